@@ -1,0 +1,27 @@
+"""What a person may choose about how a model runs. Frozen; "auto" is resolved once, at load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+WeightsChoice = Literal["auto", "native", "q8", "q4"]
+KvChoice = Literal["auto", "native", "int8"]
+ActivationsChoice = Literal["auto", "float", "int8", "int8x2"]
+
+DEFAULT_SLOTS = 8
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Choices as given. `context` of None means the model's own length; `threads` of None all cores of the machine."""
+
+    device: DeviceChoice = "auto"
+    weights: WeightsChoice = "auto"
+    kv: KvChoice = "auto"
+    activations: ActivationsChoice = "auto"
+    context: int | None = None        # tokens
+    vram_budget: int | None = None    # bytes
+    slots: int = DEFAULT_SLOTS
+    threads: int | None = None

@@ -1,0 +1,115 @@
+"""The records that one answer is made of: what is asked, what happens, what came out.
+
+The command line, the tests and the window consume the same stream: `Started`, `Prefilled`, many `TextDelta`s,
+`Finished`. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from engine.notices import Notice
+
+
+class FinishReason(StrEnum):
+    END = "end"                      # the model produced an end token
+    STOP = "stop"                    # a stop string was met (it is not part of the text)
+    LENGTH = "length"                # max_new_tokens reached
+    CONTEXT = "context"              # the context is full
+    CANCELLED = "cancelled"          # the person stopped it
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is drawn. Neutral values switch a step off. Temperature 0 is greedy."""
+
+    temperature: float = 0.0         # >= 0
+    top_k: int = 0                   # 0: off
+    top_p: float = 1.0               # (0, 1]
+    min_p: float = 0.0               # [0, 1)
+    repetition_penalty: float = 1.0  # > 0
+    seed: int | None = None          # None: a fresh one each answer, reported in the result
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One answer to compute. `conversation` names the state whose cache may be reused; "" keeps none."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_new_tokens: int | None = None     # None: until the context is full
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    conversation: str = ""
+
+
+@dataclass(frozen=True)
+class PrefillStats:
+    """`tokens` of the prompt in all, `reused` of them from the cache; `seconds` for the rest."""
+
+    tokens: int
+    reused: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return (self.tokens - self.reused) / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class DecodeStats:
+    """`tokens` made by decode steps (the first token of an answer comes from the prefill and is not counted)."""
+
+    tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """The prompt has been read; the first token follows."""
+
+    stats: PrefillStats
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """Text that is final: never half a character, never part of a stop string. May be "" for a token held back."""
+
+    text: str
+    token_id: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The whole answer. `token_ids` are all generated ids, the end token included when one ended it."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    prefill: PrefillStats
+    decode: DecodeStats
+    seed: int | None = None
+    notices: tuple[Notice, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": str(self.finish_reason),
+            "prefill": {
+                "tokens": self.prefill.tokens,
+                "reused": self.prefill.reused,
+                "seconds": self.prefill.seconds,
+            },
+            "decode": {"tokens": self.decode.tokens, "seconds": self.decode.seconds},
+            "seed": self.seed,
+        }
+
+
+GenerationEvent = Prefilled | TextDelta | Finished
