@@ -1,0 +1,48 @@
+"""Where the weights of a model come from: names, shapes and types first, the bytes one tensor at a time later.
+
+A source knows a model's file format and nothing of what the tensors are for. Names are canonical (see
+`engine.models.spec.Piece`): prefixes are dropped and GGUF names are translated, so one family file serves every format.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a file says of one tensor, without reading it.
+
+    `dtype` is the type as stored, in the words of the format: "BF16", "F16", "F32", or a GGUF type such as "Q4_1".
+    `num_bytes` is the size in the file. `stored_name` is the name in the file, for messages.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    stored_name: str
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+
+class TensorSource(Protocol):
+    """An open model file, or all shards of one. Not safe to read from several threads at once."""
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor that belongs to the language model, by canonical name. Reads nothing."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor on the CPU, contiguous and the caller's own: as stored (bfloat16, float16, float32); GGUF types
+        that are none of these are dequantised to float32. Raises ModelFileError when the file has become unreadable
+        or shorter since it was opened."""
+
+    def close(self) -> None:
+        """Closes the files. Reading afterwards is a mistake of the program. Closing twice does nothing."""
