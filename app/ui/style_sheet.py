@@ -1,0 +1,132 @@
+"""The application's style sheet, made from a theme.
+
+Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
+buttons "primary", "quiet", "danger"; labels "muted", "small", "title", "display", "danger", "warning"; frames
+"card", "surface", "banner".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from PySide6.QtWidgets import QWidget
+
+if TYPE_CHECKING:
+    from app.ui.theme import Theme
+
+
+def set_role(widget: QWidget, role: str) -> None:
+    """Gives a widget a look of the style sheet, also after it has been shown."""
+    if widget.property("role") == role:
+        return
+    widget.setProperty("role", role)
+    widget.style().unpolish(widget)
+    widget.style().polish(widget)
+
+
+def application_style_sheet(theme: Theme, *, point_size: float) -> str:
+    """`point_size` is that of the interface font; the relative sizes follow from it."""
+    from app.ui.theme import SCALE_DISPLAY, SCALE_SMALL, SCALE_TITLE, mixed
+
+    values = {
+        "window": theme.window,
+        "surface": theme.surface,
+        "raised": theme.surface_raised,
+        "text": theme.text,
+        "muted": theme.text_muted,
+        "accent": theme.accent,
+        "accent_text": theme.accent_text,
+        "accent_hover": mixed(theme.text, theme.accent, 0.16),
+        "border": theme.border,
+        "border_strong": mixed(theme.text, theme.border, 0.25),
+        "danger": theme.danger,
+        "warning": theme.warning,
+        "success": theme.success,
+        "selection": theme.selection,
+        "hover": mixed(theme.text, theme.window, 0.07),
+        "pressed": mixed(theme.text, theme.window, 0.13),
+        "disabled": mixed(theme.text_muted, theme.window, 0.6),
+        "small": f"{point_size * SCALE_SMALL:.2f}pt",
+        "title": f"{point_size * SCALE_TITLE:.2f}pt",
+        "display": f"{point_size * SCALE_DISPLAY:.2f}pt",
+    }
+    return re.sub(r"@(\w+)", lambda match: values[match[1]], _SHEET)
+
+
+_SHEET = """
+QMainWindow, QDialog, QMessageBox { background: @window; }
+QToolTip { background: @raised; color: @text; border: 1px solid @border; padding: 4px 6px; }
+
+QFrame[role="surface"], QWidget[role="surface"] { background: @surface; border: none; }
+QFrame[role="card"] { background: @raised; border: 1px solid @border; border-radius: 10px; }
+QFrame[role="banner"] { background: @raised; border: 1px solid @border; border-radius: 8px; }
+
+QLabel { background: transparent; }
+QLabel[role="muted"] { color: @muted; }
+QLabel[role="small"] { color: @muted; font-size: @small; }
+QLabel[role="title"] { font-size: @title; font-weight: 600; }
+QLabel[role="display"] { font-size: @display; font-weight: 600; }
+QLabel[role="danger"] { color: @danger; }
+QLabel[role="warning"] { color: @warning; }
+QLabel:disabled { color: @disabled; }
+
+QPushButton {
+    background: @raised; color: @text; border: 1px solid @border; border-radius: 7px; padding: 6px 14px;
+}
+QPushButton:hover { border-color: @border_strong; background: @hover; }
+QPushButton:pressed { background: @pressed; }
+QPushButton:focus { border: 1px solid @accent; }
+QPushButton:disabled { color: @disabled; border-color: @border; background: transparent; }
+QPushButton[role="primary"] {
+    background: @accent; color: @accent_text; border-color: @accent; font-weight: 600;
+}
+QPushButton[role="primary"]:hover { background: @accent_hover; border-color: @accent_hover; }
+QPushButton[role="primary"]:focus { border: 2px solid @text; padding: 5px 13px; }
+QPushButton[role="primary"]:disabled { background: @pressed; color: @disabled; border-color: @pressed; }
+QPushButton[role="danger"] { color: @danger; }
+QPushButton[role="quiet"] { background: transparent; border-color: transparent; }
+QPushButton[role="quiet"]:hover { background: @hover; }
+QPushButton[role="quiet"]:pressed { background: @pressed; }
+QPushButton[role="quiet"]:focus { border: 1px solid @accent; }
+
+QToolButton {
+    background: transparent; border: 1px solid transparent; border-radius: 6px; padding: 4px; color: @text;
+}
+QToolButton:hover { background: @hover; }
+QToolButton:pressed, QToolButton:checked { background: @pressed; }
+QToolButton:focus { border: 1px solid @accent; }
+QToolButton:disabled { color: @disabled; }
+QToolButton::menu-indicator { image: none; }
+
+QLineEdit {
+    background: @raised; color: @text; border: 1px solid @border; border-radius: 6px; padding: 4px 8px;
+    selection-background-color: @selection; selection-color: @text;
+}
+QLineEdit:focus { border-color: @accent; }
+
+QProgressBar { background: @pressed; border: none; border-radius: 3px; max-height: 6px; min-height: 6px; }
+QProgressBar::chunk { background: @accent; border-radius: 3px; }
+
+QListView, QTreeView { background: transparent; border: none; outline: none; }
+
+QMenu { background: @raised; color: @text; border: 1px solid @border; padding: 4px; }
+QMenu::item { padding: 6px 24px 6px 12px; border-radius: 5px; }
+QMenu::icon { padding-left: 8px; }
+QMenu::item:selected { background: @selection; }
+QMenu::item:disabled { color: @disabled; }
+QMenu::separator { height: 1px; background: @border; margin: 4px 8px; }
+
+QSplitter::handle { background: @border; }
+QSplitter::handle:hover { background: @accent; }
+
+QScrollArea { background: transparent; border: none; }
+QScrollBar:vertical { background: transparent; width: 11px; margin: 0; }
+QScrollBar:horizontal { background: transparent; height: 11px; margin: 0; }
+QScrollBar::handle { background: @border; border-radius: 4px; }
+QScrollBar::handle:vertical { min-height: 32px; margin: 2px 2px 2px 1px; }
+QScrollBar::handle:horizontal { min-width: 32px; margin: 1px 2px 2px 2px; }
+QScrollBar::handle:hover { background: @border_strong; }
+QScrollBar::add-line, QScrollBar::sub-line { width: 0; height: 0; }
+QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
+""".lstrip()

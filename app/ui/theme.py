@@ -1,0 +1,259 @@
+"""Colours, spacing and type sizes of the window, and which theme is on.
+
+Widgets ask `current_theme()` while they paint or build, and connect to `theme_manager().changed` when they keep a
+colour. Everything that a style sheet can say stands in `style_sheet.py`; a widget picks a look by the property `role`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
+from PySide6.QtWidgets import QApplication
+
+from app.ui.style_sheet import application_style_sheet
+
+ThemeChoice = Literal["system", "light", "dark"]
+THEME_CHOICES: tuple[ThemeChoice, ...] = ("system", "light", "dark")
+
+# Spacing in device-independent pixels, on a grid of four.
+SPACE_XS = 4
+SPACE_S = 8
+SPACE_M = 12
+SPACE_L = 16
+SPACE_XL = 24
+SPACE_XXL = 40
+RADIUS = 8
+ICON_SIZE = 18
+TEXT_COLUMN_WIDTH = 760  # a line of text longer than this is hard to read
+
+# Type sizes relative to the person's own interface font.
+SCALE_SMALL = 0.9
+SCALE_TITLE = 1.2
+SCALE_DISPLAY = 1.7
+_MIN_POINT_SIZE = 10.0  # bare X servers hand out 9 pt, too small for reading
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Named colours as "#rrggbb". Each text colour is readable (contrast >= 4.5) on each ground it is used on."""
+
+    name: Literal["light", "dark"]
+    window: str  # the frame: list, header, status line
+    surface: str  # where one reads: the chat
+    surface_raised: str  # cards, banners, fields
+    text: str
+    text_muted: str
+    accent: str
+    accent_text: str  # on accent
+    border: str
+    danger: str
+    warning: str
+    success: str
+    code_background: str
+    user_bubble: str
+    selection: str
+
+    def color(self, name: str) -> QColor:
+        """The named colour as a QColor; an unknown name raises AttributeError."""
+        return QColor(getattr(self, name))
+
+    def text_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Every (text, ground) pair of names that the window puts together."""
+        grounds = ("window", "surface", "surface_raised")
+        pairs = [(ink, ground) for ink in _INKS for ground in grounds]
+        pairs += [("text", ground) for ground in ("code_background", "user_bubble", "selection")]
+        pairs += [
+            ("text_muted", "code_background"),
+            ("text_muted", "user_bubble"),
+            ("text_muted", "selection"),
+        ]
+        pairs += [("accent", "user_bubble"), ("accent", "code_background"), ("accent_text", "accent")]
+        return tuple(pairs)
+
+
+_INKS = ("text", "text_muted", "accent", "danger", "warning", "success")
+
+LIGHT = Theme(
+    name="light",
+    window="#f3f1ec",
+    surface="#fcfbf9",
+    surface_raised="#ffffff",
+    text="#20242a",
+    text_muted="#5a6068",
+    accent="#27598a",
+    accent_text="#ffffff",
+    border="#d9d5cc",
+    danger="#ae2a20",
+    warning="#855100",
+    success="#2a6b3c",
+    code_background="#f1efe9",
+    user_bubble="#e3ebf3",
+    selection="#cddff0",
+)
+
+DARK = Theme(
+    name="dark",
+    window="#16181b",
+    surface="#1c1f23",
+    surface_raised="#25292e",
+    text="#e7e5e1",
+    text_muted="#a6abb2",
+    accent="#84b6e2",
+    accent_text="#0d1a26",
+    border="#373c43",
+    danger="#f38d82",
+    warning="#e6b362",
+    success="#7fc793",
+    code_background="#131518",
+    user_bubble="#293848",
+    selection="#2f4860",
+)
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast of two "#rrggbb" colours, 1 to 21, as WCAG 2.1 defines it."""
+    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def mixed(first: str, second: str, share: float) -> str:
+    """`share` of the first colour over the second, for tints of a ground."""
+    parts = [
+        round(int(first[i : i + 2], 16) * share + int(second[i : i + 2], 16) * (1 - share)) for i in (1, 3, 5)
+    ]
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+class ThemeManager(QObject):
+    """Knows the choice and the theme that follows from it, and dresses the application.
+
+    Signals: changed(Theme), after palette and style sheet are in place.
+    """
+
+    changed = Signal(object)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._choice: ThemeChoice = "system"
+        self._theme = LIGHT
+        self._listening = False
+        self._dressed: Theme | None = None
+
+    @property
+    def choice(self) -> ThemeChoice:
+        return self._choice
+
+    @property
+    def theme(self) -> Theme:
+        return self._theme
+
+    def apply(self, choice: ThemeChoice = "system") -> None:
+        """Dresses the running QApplication; called once at start and again when the person chooses."""
+        app = QApplication.instance()
+        assert isinstance(app, QApplication), "a theme needs a QApplication"
+        self._choice = choice
+        hints = QGuiApplication.styleHints()
+        if not self._listening:
+            self._listening = True
+            hints.colorSchemeChanged.connect(self._follow_system)
+        if hasattr(hints, "setColorScheme"):  # Qt 6.8: native title bars follow too
+            schemes = {"light": Qt.ColorScheme.Light, "dark": Qt.ColorScheme.Dark}
+            hints.setColorScheme(schemes.get(choice, Qt.ColorScheme.Unknown))
+        self._dress(app)
+
+    def _follow_system(self) -> None:
+        app = QApplication.instance()
+        if isinstance(app, QApplication):
+            self._dress(app)
+
+    def _dress(self, app: QApplication) -> None:
+        theme = self._wanted()
+        if theme is self._dressed and app.styleSheet():
+            return
+        if app.style().name() != "fusion":
+            app.setStyle("fusion")
+        self._theme = self._dressed = theme
+        font = app.font()
+        if 0 < font.pointSizeF() < _MIN_POINT_SIZE:
+            font.setPointSizeF(_MIN_POINT_SIZE)
+            app.setFont(font)
+        app.setPalette(_palette(theme))
+        app.setStyleSheet(application_style_sheet(theme, point_size=_point_size(font)))
+        self.changed.emit(theme)
+
+    def _wanted(self) -> Theme:
+        if self._choice == "system":
+            dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
+            return DARK if dark else LIGHT
+        return DARK if self._choice == "dark" else LIGHT
+
+
+_manager: ThemeManager | None = None
+
+
+def theme_manager() -> ThemeManager:
+    """The one manager of the program; made when it is first asked for."""
+    global _manager
+    if _manager is None:
+        _manager = ThemeManager()
+    return _manager
+
+
+def current_theme() -> Theme:
+    return theme_manager().theme
+
+
+def scaled_font(scale: float, *, bold: bool = False) -> QFont:
+    """The interface font at a relative size (SCALE_...)."""
+    font = QFont(QApplication.font())
+    font.setPointSizeF(_point_size(font) * scale)
+    if bold:
+        font.setWeight(QFont.Weight.DemiBold)
+    return font
+
+
+def _point_size(font: QFont) -> float:
+    return font.pointSizeF() if font.pointSizeF() > 0 else _MIN_POINT_SIZE
+
+
+def _palette(theme: Theme) -> QPalette:
+    palette = QPalette()
+    role = QPalette.ColorRole
+    colors = {
+        role.Window: theme.window,
+        role.WindowText: theme.text,
+        role.Base: theme.surface_raised,
+        role.AlternateBase: theme.surface,
+        role.Text: theme.text,
+        role.PlaceholderText: theme.text_muted,
+        role.Button: theme.surface_raised,
+        role.ButtonText: theme.text,
+        role.BrightText: theme.danger,
+        role.Highlight: theme.selection,
+        role.HighlightedText: theme.text,
+        role.Link: theme.accent,
+        role.LinkVisited: theme.accent,
+        role.ToolTipBase: theme.surface_raised,
+        role.ToolTipText: theme.text,
+        role.Light: mixed(theme.text, theme.window, 0.03),
+        role.Midlight: mixed(theme.text, theme.window, 0.06),
+        role.Mid: theme.border,
+        role.Dark: mixed(theme.text, theme.border, 0.25),
+        role.Shadow: mixed(theme.text, theme.border, 0.5),
+        role.Accent: theme.accent,
+    }
+    for key, color in colors.items():
+        palette.setColor(key, QColor(color))
+    disabled = QColor(mixed(theme.text_muted, theme.window, 0.6))
+    for key in (role.WindowText, role.Text, role.ButtonText, role.HighlightedText):
+        palette.setColor(QPalette.ColorGroup.Disabled, key, disabled)
+    return palette
