@@ -8,7 +8,7 @@ _ROOT = Path(__file__).resolve().parent
 
 
 def resource_path(name: str) -> Path:
-    """Path of a shipped file, e.g. "icons/send.svg". A missing one is a mistake of ours, not of the person."""
+    """Path of a shipped file, e.g. "icons/send.svg". A missing one is our own mistake."""
     path = _ROOT / name
     assert path.is_file(), f"no resource {name}"
     return path

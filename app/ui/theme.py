@@ -1,7 +1,7 @@
 """Colours, spacing and type sizes of the window, and which theme is on.
 
-Widgets ask `current_theme()` while they paint or build, and connect to `theme_manager().changed` when they keep a
-colour. Everything that a style sheet can say stands in `style_sheet.py`; a widget picks a look by the property `role`.
+Widgets ask `current_theme()` while they paint or build, and connect to `theme_manager().changed` when they
+keep a colour. What a style sheet can say stands in `style_sheet.py`; a widget picks a look by its `role`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MIN_POINT_SIZE = 10.0  # bare X servers hand out 9 pt, too small for reading
 
 @dataclass(frozen=True)
 class Theme:
-    """Named colours as "#rrggbb". Each text colour is readable (contrast >= 4.5) on each ground it is used on."""
+    """Named colours as "#rrggbb". Every pair of `text_pairs` has a contrast of at least 4.5."""
 
     name: Literal["light", "dark"]
     window: str  # the frame: list, header, status line
@@ -65,11 +65,7 @@ class Theme:
         grounds = ("window", "surface", "surface_raised")
         pairs = [(ink, ground) for ink in _INKS for ground in grounds]
         pairs += [("text", ground) for ground in ("code_background", "user_bubble", "selection")]
-        pairs += [
-            ("text_muted", "code_background"),
-            ("text_muted", "user_bubble"),
-            ("text_muted", "selection"),
-        ]
+        pairs += [("text_muted", ground) for ground in ("code_background", "user_bubble", "selection")]
         pairs += [("accent", "user_bubble"), ("accent", "code_background"), ("accent_text", "accent")]
         return tuple(pairs)
 
@@ -100,7 +96,7 @@ DARK = Theme(
     surface="#1c1f23",
     surface_raised="#25292e",
     text="#e7e5e1",
-    text_muted="#a6abb2",
+    text_muted="#a9aeb5",
     accent="#84b6e2",
     accent_text="#0d1a26",
     border="#373c43",
@@ -109,7 +105,7 @@ DARK = Theme(
     success="#7fc793",
     code_background="#131518",
     user_bubble="#293848",
-    selection="#2f4860",
+    selection="#2b4159",
 )
 
 

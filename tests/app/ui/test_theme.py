@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from PySide6.QtCore import QSize
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
 
@@ -74,19 +75,13 @@ def test_icon_draws_something_in_its_colour_at_every_scale(qapp: QApplication, n
 def test_icon_is_not_blown_up_on_dense_screens(qapp: QApplication) -> None:
     for size in (16, 18, 20, 24, 32):
         for scale in (1, 2, 3):
-            drawn = icon("send").pixmap(icon("send").actualSize(_square(size)), float(scale))
+            drawn = icon("send").pixmap(icon("send").actualSize(QSize(size, size)), float(scale))
             assert drawn.width() == size * scale
 
 
 def test_app_icon_is_there_for_task_bars_of_every_size(qapp: QApplication) -> None:
     sizes = {size.width() for size in app_icon().availableSizes()}
     assert {16, 32, 48, 256} <= sizes
-
-
-def _square(size: int):
-    from PySide6.QtCore import QSize
-
-    return QSize(size, size)
 
 
 def _painted(image: QImage) -> bool:
