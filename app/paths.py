@@ -1,0 +1,50 @@
+"""Where the program's files live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+APP_NAME = "kestrel-chat"
+
+
+@dataclass(frozen=True)
+class AppPaths:
+    """Folders of the program; they are made when something is first written into them."""
+
+    data_folder: Path  # conversations
+    config_folder: Path  # settings
+    log_folder: Path
+
+    @classmethod
+    def default(cls) -> AppPaths:
+        """The folders that the system gives a program for this person."""
+        import platformdirs  # only needed here; tests use `under`
+
+        return cls(
+            data_folder=platformdirs.user_data_path(APP_NAME, appauthor=False),
+            config_folder=platformdirs.user_config_path(APP_NAME, appauthor=False),
+            log_folder=platformdirs.user_log_path(APP_NAME, appauthor=False),
+        )
+
+    @classmethod
+    def under(cls, folder: Path) -> AppPaths:
+        """Everything under one folder: a portable installation, or a test."""
+        return cls(data_folder=folder / "data", config_folder=folder / "config", log_folder=folder / "log")
+
+    @property
+    def conversations_file(self) -> Path:
+        return self.data_folder / "conversations.sqlite3"
+
+    @property
+    def settings_file(self) -> Path:
+        return self.config_folder / "settings.json"
+
+    @property
+    def load_marker_file(self) -> Path:
+        """Stands on disk only while a model is being loaded without having been asked for (see app/settings.py)."""
+        return self.data_folder / "loading-model.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.log_folder / "kestrel-chat.log"
