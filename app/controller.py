@@ -53,6 +53,7 @@ class ChatController(QObject):
     answer_finished = Signal(str, object)  # conversation id, Message
     answering_changed = Signal(bool)  # an answer is being written now, in any conversation
     model_state_changed = Signal(object)  # ModelState
+    load_failed = Signal(object, object)  # Path, Notice; model_state is already that of before. Not for a cancel
     model_inspected = Signal(object)  # ModelReport
     send_accepted = Signal(str)  # the text; only now may the composer be cleared
     send_rejected = Signal(str, object)  # the text, Notice: the composer keeps it
