@@ -13,10 +13,8 @@ from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
+from app.settings import Theme as ThemeChoice
 from app.ui.style_sheet import application_style_sheet
-
-ThemeChoice = Literal["system", "light", "dark"]
-THEME_CHOICES: tuple[ThemeChoice, ...] = ("system", "light", "dark")
 
 # Spacing in device-independent pixels, on a grid of four.
 SPACE_XS = 4
@@ -139,7 +137,7 @@ class ThemeManager(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._choice: ThemeChoice = "system"
+        self._choice = ThemeChoice.SYSTEM
         self._theme = LIGHT
         self._listening = False
         self._dressed: Theme | None = None
@@ -152,7 +150,7 @@ class ThemeManager(QObject):
     def theme(self) -> Theme:
         return self._theme
 
-    def apply(self, choice: ThemeChoice = "system") -> None:
+    def apply(self, choice: ThemeChoice = ThemeChoice.SYSTEM) -> None:
         """Dresses the running QApplication; called once at start and again when the person chooses."""
         app = QApplication.instance()
         assert isinstance(app, QApplication), "a theme needs a QApplication"
@@ -162,7 +160,7 @@ class ThemeManager(QObject):
             self._listening = True
             hints.colorSchemeChanged.connect(self._follow_system)
         if hasattr(hints, "setColorScheme"):  # Qt 6.8: native title bars follow too
-            schemes = {"light": Qt.ColorScheme.Light, "dark": Qt.ColorScheme.Dark}
+            schemes = {ThemeChoice.LIGHT: Qt.ColorScheme.Light, ThemeChoice.DARK: Qt.ColorScheme.Dark}
             hints.setColorScheme(schemes.get(choice, Qt.ColorScheme.Unknown))
         self._dress(app)
 
@@ -187,10 +185,10 @@ class ThemeManager(QObject):
         self.changed.emit(theme)
 
     def _wanted(self) -> Theme:
-        if self._choice == "system":
+        if self._choice is ThemeChoice.SYSTEM:
             dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
             return DARK if dark else LIGHT
-        return DARK if self._choice == "dark" else LIGHT
+        return DARK if self._choice is ThemeChoice.DARK else LIGHT
 
 
 _manager: ThemeManager | None = None

@@ -9,6 +9,7 @@ from PySide6.QtCore import QSize
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
 
+from app.settings import Theme as ThemeChoice
 from app.ui.icons import app_icon, icon, pixmap
 from app.ui.style_sheet import application_style_sheet
 from app.ui.theme import DARK, LIGHT, Theme, contrast, current_theme, mixed, theme_manager
@@ -18,7 +19,7 @@ from resources import icon_names
 @pytest.fixture(autouse=True)
 def _restored_theme(qapp: QApplication):
     yield
-    theme_manager().apply("light")
+    theme_manager().apply(ThemeChoice.LIGHT)
 
 
 def test_contrast_is_the_one_of_the_standard() -> None:
@@ -53,14 +54,14 @@ def test_mixing_keeps_the_ends() -> None:
 
 def test_choice_changes_the_theme_and_says_so_once(qtbot, qapp: QApplication) -> None:
     manager = theme_manager()
-    manager.apply("light")
+    manager.apply(ThemeChoice.LIGHT)
     with qtbot.waitSignal(manager.changed) as blocker:
-        manager.apply("dark")
+        manager.apply(ThemeChoice.DARK)
     assert blocker.args == [DARK]
     assert current_theme() is DARK
     assert qapp.palette().window().color().name() == DARK.window
     with qtbot.assertNotEmitted(manager.changed):
-        manager.apply("dark")
+        manager.apply(ThemeChoice.DARK)
 
 
 @pytest.mark.parametrize("name", icon_names())
