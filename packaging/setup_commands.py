@@ -111,7 +111,7 @@ def _environment(extras: Sequence[str]) -> Environment:
 
 
 def _starter(environment: Environment) -> Path:
-    """The starter model's path, fetched when absent from the cache. Raises SetupError; the reason is printed."""
+    """The starter model's path, fetched when absent. Raises SetupError, once the reason has been printed."""
     command = [environment.python, STARTER_SCRIPT]
     done = subprocess.run(command, env=environment.variables(), stdout=subprocess.PIPE, check=False)
     if done.returncode == 130:

@@ -1,0 +1,56 @@
+"""What every test shares: no screen, no network, none of the person's own files, and the starter model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import starter_model
+
+# Before any test imports Qt or a library that reads it. A person may ask for another platform to see the windows.
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Where the starter model really is: looked up before the user's folders are hidden from the tests.
+STARTER_FOLDER = starter_model.models_folder()
+USER_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+
+
+@pytest.fixture(autouse=True)
+def user_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings, chats and caches of a person who has never started the program, anew for every test."""
+    home = tmp_path_factory.mktemp("home")
+    for name in USER_FOLDERS:
+        monkeypatch.setenv(name, str(home / name.removeprefix("XDG_").removesuffix("_HOME").lower()))
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def starter_model_path() -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file. Tests that use it carry the mark `real`."""
+    try:
+        return starter_model.fetch(STARTER_FOLDER)
+    except starter_model.StarterModelError as error:
+        pytest.skip(f"no starter model: {error}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_card = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _why_no_card() if on_card else None
+    if reason is not None:
+        for item in on_card:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_card() -> str | None:
+    """None where the driver lists an NVIDIA card."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
+    except FileNotFoundError:
+        return "no NVIDIA driver on this machine (nvidia-smi is absent)"
+    except subprocess.TimeoutExpired:
+        return "the NVIDIA driver does not answer (nvidia-smi -L)"
+    return None if "GPU 0" in listed.stdout else "no NVIDIA card in this machine (nvidia-smi -L lists none)"
