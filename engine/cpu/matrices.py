@@ -1,0 +1,82 @@
+"""Weights as things that can be multiplied with: how they are stored is nobody else's business.
+
+A quantised weight joins here: an object with the same call takes the place of a `Dense` or `Widened`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from engine.cpu.ops import matrix_product
+
+_WIDEN_BYTES = 32 * 2**20  # of float32 scratch at a time: large enough to stream, small against the weights
+
+
+class Matrix(Protocol):
+    """A linear map with N outputs and K inputs."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x (T, K) float32 -> (T, N) float32, bias added where there is one."""
+
+
+class Dense:
+    """Float32 weight (N, K), contiguous."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    @property
+    def num_bytes(self) -> int:
+        return self._weight.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = matrix_product(x, self._weight)
+        return y if self._bias is None else y.add_(self._bias)
+
+
+class Widened:
+    """Weight (N, K) kept in bfloat16 or float16 and widened to float32 some rows at a time, exactly."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._rows = max(1, _WIDEN_BYTES // (4 * weight.shape[1]))
+
+    @property
+    def num_bytes(self) -> int:
+        return self._weight.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [matrix_product(x, rows.float()) for rows in self._weight.split(self._rows)]
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return y if self._bias is None else y.add_(self._bias)
+
+
+def matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix:
+    """The right kind for how `weight` (N, K) is stored; `bias` (N,) is float32."""
+    kind = Dense if weight.dtype == torch.float32 else Widened
+    return kind(weight, bias)
+
+
+class Embedding:
+    """Rows of a matrix (V, H) by token id, and the same matrix as the head of a model with tied embeddings."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._weight = weight
+
+    @property
+    def num_bytes(self) -> int:
+        return self._weight.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids (T,) int64 -> a new float32 (T, H)."""
+        return self._weight.index_select(0, ids).float()
+
+    def as_head(self) -> Matrix:
+        return matrix(self._weight)

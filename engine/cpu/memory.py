@@ -1,0 +1,51 @@
+"""How much memory is really free, and the refusal when something does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from engine.errors import OutOfMemoryError
+
+RESERVE_BYTES = 256 * 2**20
+"""Left to everything else: activations, the window, the system."""
+
+_UNCHECKED_BYTES = 16 * 2**20  # asking the system costs more than it is worth below this
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping, within the limit of the container if there is one."""
+    free = int(psutil.virtual_memory().available)
+    limit = _cgroup_available()
+    return free if limit is None else min(free, limit)
+
+
+def check_available(num_bytes: int, what: str) -> None:
+    """Raises OutOfMemoryError, with both numbers, when `num_bytes` more would not leave the reserve."""
+    if num_bytes < _UNCHECKED_BYTES:
+        return
+    available = max(0, available_bytes() - RESERVE_BYTES)
+    if num_bytes > available:
+        raise OutOfMemoryError(
+            f"{what} needs {mebibytes(num_bytes)}, but only {mebibytes(available)} of memory are free.",
+            "Close other programs, or choose a smaller model or a shorter context.",
+        )
+
+
+def mebibytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"
+
+
+def _cgroup_available() -> int | None:
+    """What a container's limit (cgroup v2) leaves; files that were only cached count as free."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((_CGROUP / "memory.current").read_text())
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None  # no cgroup v2, or not ours to read: the system's figure stands alone
+    return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))

@@ -1,0 +1,136 @@
+"""Reads a model's parameters from its files into memory, fusing the pieces, and says how far it is.
+
+Everything is checked before the first byte: whether the weights fit as float32, else as stored. Only then are they
+read, one piece at a time, so that the peak is the weights plus one piece.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.cpu.memory import RESERVE_BYTES, available_bytes, mebibytes
+from engine.errors import Cancelled, OutOfMemoryError
+from engine.models.spec import Parameter, Piece
+from engine.notices import Notice
+from engine.progress import LoadProgress, LoadStage, ProgressCallback
+from engine.weights.source import TensorInfo, TensorSource
+
+_HALF_TYPES: Mapping[str, torch.dtype] = {"BF16": torch.bfloat16, "F16": torch.float16}
+_HALF_BYTES = 2
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class LoadedParameters:
+    """`tensors` by parameter name; everything with fewer than two axes is float32 in any case."""
+
+    tensors: dict[str, torch.Tensor]
+    notices: tuple[Notice, ...]
+
+
+def load_parameters(
+    parameters: Sequence[Parameter],
+    source: TensorSource,
+    *,
+    on_progress: ProgressCallback,
+    cancel: threading.Event | None,
+) -> LoadedParameters:
+    """Raises OutOfMemoryError before anything is read, Cancelled between two pieces, ModelFileError from the source."""
+    infos = source.tensors()
+    types, notices = _choose_types(parameters, infos)
+    total = sum(infos[piece.source].num_bytes for parameter in parameters for piece in parameter.pieces)
+    done = 0
+    tensors: dict[str, torch.Tensor] = {}
+    on_progress(LoadProgress(LoadStage.WEIGHTS, 0, total))
+    for parameter in parameters:
+        filler = _Filler(parameter, types[parameter.name])
+        for piece in parameter.pieces:
+            if cancel is not None and cancel.is_set():
+                raise Cancelled
+            filler.add(piece, source.read(piece.source))
+            done += infos[piece.source].num_bytes
+            on_progress(LoadProgress(LoadStage.WEIGHTS, done, total))
+        tensors[parameter.name] = filler.finished()
+    return LoadedParameters(tensors, notices)
+
+
+def _choose_types(
+    parameters: Sequence[Parameter], infos: Mapping[str, TensorInfo]
+) -> tuple[dict[str, torch.dtype], tuple[Notice, ...]]:
+    """Float32 for everything if that fits; else matrices as they are stored, if that fits."""
+    wide = {parameter.name: torch.float32 for parameter in parameters}
+    stored = {parameter.name: _stored_type(parameter, infos) for parameter in parameters}
+    available = max(0, available_bytes() - RESERVE_BYTES)
+    wide_bytes, stored_bytes = _num_bytes(parameters, wide), _num_bytes(parameters, stored)
+    if wide_bytes <= available:
+        return wide, ()
+    if stored_bytes > available:
+        raise OutOfMemoryError(
+            f"The weights need {mebibytes(stored_bytes)} of memory, but only {mebibytes(available)} are free.",
+            "Close other programs or choose a smaller model.",
+        )
+    notice = Notice(
+        "weights-not-widened",
+        f"The weights stay in 16 bits, because float32 would need {mebibytes(wide_bytes)} of memory "
+        f"and {mebibytes(available)} are free; answers are the same, but slower.",
+        "Close other programs and load the model again to have it run faster.",
+    )
+    return stored, (notice,)
+
+
+def _stored_type(parameter: Parameter, infos: Mapping[str, TensorInfo]) -> torch.dtype:
+    """The 16-bit type that all pieces of a matrix share, else float32."""
+    types = {_HALF_TYPES.get(infos[piece.source].dtype) for piece in parameter.pieces}
+    shared = types.pop() if len(types) == 1 else None
+    return shared if shared is not None and len(parameter.shape) > 1 else torch.float32
+
+
+def _num_bytes(parameters: Sequence[Parameter], types: Mapping[str, torch.dtype]) -> int:
+    def size(parameter: Parameter) -> int:
+        width = _FLOAT_BYTES if types[parameter.name] == torch.float32 else _HALF_BYTES
+        return parameter.num_elements * width
+
+    return sum(size(parameter) for parameter in parameters)
+
+
+class _Filler:
+    """One parameter while its pieces come in, in order."""
+
+    def __init__(self, parameter: Parameter, dtype: torch.dtype) -> None:
+        self._parameter = parameter
+        self._dtype = dtype
+        self._target: torch.Tensor | None = None
+        self._places = self._slots()
+
+    def add(self, piece: Piece, tensor: torch.Tensor) -> None:
+        assert tuple(tensor.shape) == piece.shape, f"{piece.source} changed its shape since it was checked"
+        if piece.transpose:
+            tensor = tensor.transpose(-1, -2)
+        if len(self._parameter.pieces) == 1:
+            # A sole piece needs no second copy when it is already as wanted.
+            self._target = tensor.to(self._dtype).contiguous().view(self._parameter.shape)
+            return
+        next(self._places).copy_(tensor)
+
+    def finished(self) -> torch.Tensor:
+        assert self._target is not None, f"{self._parameter.name} has no pieces"
+        assert len(self._parameter.pieces) == 1 or next(self._places, None) is None
+        return self._target
+
+    def _slots(self) -> Iterator[torch.Tensor]:
+        """Views of the target for each piece, laid one after the other; the layout is told at `Parameter`."""
+        parameter = self._parameter
+        self._target = target = torch.empty(parameter.shape, dtype=self._dtype)
+        stacked = len(parameter.shape) == 3 and len(parameter.pieces[0].shape) == 3
+        axis = 1 if stacked else 0
+        rows = target if stacked or len(parameter.shape) < 3 else target.view(-1, parameter.shape[-1])
+        first = 0
+        for piece in parameter.pieces:
+            shape = (*piece.shape[:-2], piece.shape[-1], piece.shape[-2]) if piece.transpose else piece.shape
+            yield rows.narrow(axis, first, shape[axis])
+            first += shape[axis]
+        assert first == rows.shape[axis], f"the pieces of {parameter.name} leave rows unfilled"
