@@ -42,7 +42,9 @@ class AppPaths:
 
     @property
     def load_marker_file(self) -> Path:
-        """Stands on disk only while a model is being loaded without having been asked for (see app/settings.py)."""
+        """Stands on disk only while a model is being loaded without having been asked for (see
+        app/settings.py).
+        """
         return self.data_folder / "loading-model.json"
 
     @property

@@ -1,67 +1,165 @@
 """The one thread that owns the engine: commands go in, signals come out.
 
-Every public signal is emitted on the thread that the worker was made on (the GUI thread), in the order in which
-things happened on the engine's thread, so any slot may touch widgets.
+Every public signal is emitted on the thread that the worker was made on (the GUI thread), in the order in
+which things happened on the engine's thread, so any slot may touch widgets.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import queue
+import threading
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, Signal, Slot
 
-from app.conversations import Message
+from app.delta_throttle import DeltaThrottle
+from app.engine_commands import (
+    AnswerDelta,
+    AnswerFailed,
+    AnswerFinished,
+    AnswerGrew,
+    AnswerPrefilled,
+    EngineCommand,
+    EngineEvent,
+    Forget,
+    Generate,
+    GenerateCommand,
+    Load,
+    LoadCancelled,
+    LoadFailed,
+    LoadProgressed,
+    ModelLoaded,
+    ModelUnloaded,
+    NoticeRaised,
+    Quit,
+    Unload,
+)
+from app.engine_loop import EngineFactory, EngineLoop, load_engine
+from app.threads import LoopThread, Mailbox
 from engine.config import EngineConfig
-from engine.generation import SamplingParams
 
+__all__ = ["AnswerDelta", "EngineWorker", "GenerateCommand"]
 
-@dataclass(frozen=True)
-class AnswerDelta:
-    """A piece of an answer: what to append to its thinking and to its text. Never half a character."""
-
-    thinking: str = ""
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class GenerateCommand:
-    """One answer to write: the messages so far, oldest first, without the answer itself."""
-
-    conversation_id: str  # the engine keeps this conversation's cache and reuses its prefix
-    messages: tuple[Message, ...]
-    sampling: SamplingParams
-    max_new_tokens: int | None = None  # None: until the context is full
+JOIN_TIMEOUT_MS = 5_000
 
 
 class EngineWorker(QObject):
-    """Signals carry the id that the command returned."""
+    """Commands are taken in order. Signals carry the id that the command returned.
+
+    Every `load_model` ends in exactly one of `model_loaded`, `load_failed` and `load_cancelled`; every
+    `generate` in exactly one of `answer_finished` and `answer_failed`, after the last `text_received`.
+    """
 
     load_progressed = Signal(int, object)  # id, LoadProgress
     model_loaded = Signal(int, object)  # id, ModelSummary
-    load_failed = Signal(int, object)  # id, Notice
+    load_failed = Signal(int, object)  # id, Notice; the model that was loaded before goes on working
     load_cancelled = Signal(int)
     model_unloaded = Signal()
     prefilled = Signal(int, object)  # id, PrefillStats
-    text_received = Signal(int, object)  # id, AnswerDelta
+    text_received = Signal(int, object)  # id, AnswerDelta; coalesced to about 30 ms
     answer_finished = Signal(int, object)  # id, Finished
     answer_failed = Signal(int, object)  # id, Notice
     notice_raised = Signal(object)  # Notice
 
+    def __init__(self, *, engine_factory: EngineFactory = load_engine, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._ids = itertools.count(1)
+        self._cancels: dict[int, threading.Event] = {}  # of every load and answer that has not ended
+        self._load_ids: set[int] = set()
+        self._closed = False
+        self._commands: queue.SimpleQueue[EngineCommand] = queue.SimpleQueue()
+        self._mailbox = Mailbox(self)
+        self._throttle = DeltaThrottle(self)
+        self._throttle.ready.connect(self.text_received)
+        loop = EngineLoop(self._commands, self._report, engine_factory)
+        self._thread = LoopThread("engine", loop.run)
+        self._thread.begin()
+
     def load_model(self, path: Path, config: EngineConfig) -> int:
-        raise NotImplementedError
+        """Load a model in place of the one there is, which goes on until the new one is ready. A load that
+        has not ended yet is cancelled.
+        """
+        self.cancel_load()
+        load = Load(next(self._ids), path, config)
+        self._cancels[load.id] = load.cancel
+        self._load_ids.add(load.id)
+        self._commands.put(load)
+        return load.id
 
     def cancel_load(self) -> None:
-        raise NotImplementedError
+        for load_id in self._load_ids:
+            self._cancels[load_id].set()
 
     def unload_model(self) -> None:
-        raise NotImplementedError
+        self._commands.put(Unload())
 
     def generate(self, command: GenerateCommand) -> int:
-        raise NotImplementedError
+        generate = Generate(next(self._ids), command)
+        self._cancels[generate.id] = generate.cancel
+        self._commands.put(generate)
+        return generate.id
 
     def stop(self, request_id: int) -> None:
-        raise NotImplementedError
+        """Takes effect within one token. For an answer that has ended already it does nothing."""
+        cancel = self._cancels.get(request_id)
+        if cancel is not None:
+            cancel.set()
+
+    def forget(self, conversation_id: str) -> None:
+        """Free what the engine keeps of a conversation."""
+        self._commands.put(Forget(conversation_id))
 
     def shutdown(self) -> bool:
-        raise NotImplementedError
+        """Cancel everything, wait for the thread, emit what it still had to say. False: it did not end in
+        time.
+        """
+        if self._closed:
+            return True
+        self._closed = True
+        for cancel in self._cancels.values():
+            cancel.set()
+        self._commands.put(Quit())
+        joined = self._thread.join(JOIN_TIMEOUT_MS)
+        self._mailbox.drain()
+        self._mailbox.close()
+        return joined
+
+    def _report(self, event: EngineEvent) -> None:
+        """On the engine's thread."""
+        self._mailbox.post(lambda: self._on_event(event))
+
+    @Slot(object)
+    def _on_event(self, event: EngineEvent) -> None:
+        match event:
+            case AnswerGrew(request_id, delta):
+                self._throttle.push(request_id, delta)
+            case AnswerPrefilled(request_id, stats):
+                self.prefilled.emit(request_id, stats)
+            case AnswerFinished(request_id, finished):
+                self._throttle.flush()
+                del self._cancels[request_id]
+                self.answer_finished.emit(request_id, finished)
+            case AnswerFailed(request_id, notice):
+                self._throttle.flush()
+                del self._cancels[request_id]
+                self.answer_failed.emit(request_id, notice)
+            case LoadProgressed(load_id, progress):
+                self.load_progressed.emit(load_id, progress)
+            case ModelLoaded(load_id, summary):
+                self._end_load(load_id)
+                self.model_loaded.emit(load_id, summary)
+            case LoadFailed(load_id, notice):
+                self._end_load(load_id)
+                self.load_failed.emit(load_id, notice)
+            case LoadCancelled(load_id):
+                self._end_load(load_id)
+                self.load_cancelled.emit(load_id)
+            case ModelUnloaded():
+                self.model_unloaded.emit()
+            case NoticeRaised(notice):
+                self.notice_raised.emit(notice)
+
+    def _end_load(self, load_id: int) -> None:
+        del self._cancels[load_id]
+        self._load_ids.discard(load_id)

@@ -1,0 +1,147 @@
+"""What goes into the engine's thread and what comes out of it, as plain records."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.conversations import Message
+from engine.config import EngineConfig
+from engine.generation import Finished, PrefillStats, SamplingParams
+from engine.notices import Notice
+from engine.progress import LoadProgress
+
+if TYPE_CHECKING:
+    from engine.engine import ModelSummary
+
+
+@dataclass(frozen=True)
+class AnswerDelta:
+    """A piece of an answer: what to append to its thinking and to its text. Never half a character."""
+
+    thinking: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class GenerateCommand:
+    """One answer to write: the messages so far, oldest first, without the answer itself."""
+
+    conversation_id: str  # the engine keeps this conversation's cache and reuses its prefix
+    messages: tuple[Message, ...]
+    sampling: SamplingParams
+    max_new_tokens: int | None = None  # None: until the context is full
+
+
+# Commands
+
+
+@dataclass(frozen=True)
+class Load:
+    id: int
+    path: Path
+    config: EngineConfig
+    cancel: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class Generate:
+    id: int
+    command: GenerateCommand
+    cancel: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class Unload:
+    pass
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Drop what is cached of a conversation."""
+
+    conversation_id: str
+
+
+@dataclass(frozen=True)
+class Quit:
+    pass
+
+
+EngineCommand = Load | Generate | Unload | Forget | Quit
+
+
+# Events
+
+
+@dataclass(frozen=True)
+class LoadProgressed:
+    id: int
+    progress: LoadProgress
+
+
+@dataclass(frozen=True)
+class ModelLoaded:
+    id: int
+    summary: ModelSummary
+
+
+@dataclass(frozen=True)
+class LoadFailed:
+    id: int
+    notice: Notice
+
+
+@dataclass(frozen=True)
+class LoadCancelled:
+    id: int
+
+
+@dataclass(frozen=True)
+class ModelUnloaded:
+    pass
+
+
+@dataclass(frozen=True)
+class AnswerPrefilled:
+    id: int
+    stats: PrefillStats
+
+
+@dataclass(frozen=True)
+class AnswerGrew:
+    id: int
+    delta: AnswerDelta
+
+
+@dataclass(frozen=True)
+class AnswerFinished:
+    id: int
+    finished: Finished
+
+
+@dataclass(frozen=True)
+class AnswerFailed:
+    id: int
+    notice: Notice
+
+
+@dataclass(frozen=True)
+class NoticeRaised:
+    notice: Notice
+
+
+EngineEvent = (
+    LoadProgressed
+    | ModelLoaded
+    | LoadFailed
+    | LoadCancelled
+    | ModelUnloaded
+    | AnswerPrefilled
+    | AnswerGrew
+    | AnswerFinished
+    | AnswerFailed
+    | NoticeRaised
+)

@@ -1,0 +1,48 @@
+"""Small files that must never be found half written."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put `text` at `path`: a reader finds the old file or the new one, also after a power cut. Raises
+    OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def free_name(path: Path, reason: str) -> Path:
+    """A name beside `path` that nothing has yet, made of the reason and the time."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    number = 0
+    while True:
+        suffix = f"-{number}" if number else ""
+        name = path.with_name(f"{path.stem}.{reason}-{stamp}{suffix}{path.suffix}")
+        if not name.exists():
+            return name
+        number += 1
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last. Windows can't open folders, and does this by itself."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
