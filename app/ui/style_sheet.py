@@ -1,8 +1,8 @@
 """The application's style sheet, made from a theme.
 
 Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
-buttons "primary", "quiet", "danger"; labels "muted", "small", "title", "display", "danger", "warning"; frames
-"card", "surface", "banner".
+buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title", "display",
+"section", "current", "danger", "warning", "warning-small"; frames "card", "surface", "banner", "header", "status".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 
 if TYPE_CHECKING:
     from app.ui.theme import Theme
@@ -23,6 +23,11 @@ def set_role(widget: QWidget, role: str) -> None:
     widget.setProperty("role", role)
     widget.style().unpolish(widget)
     widget.style().polish(widget)
+
+
+def set_label(button: QPushButton, text: str) -> None:
+    """Text beside an icon, with a little more room than Qt leaves, and any "&" shown as it is."""
+    button.setText("\N{EN SPACE}" + text.replace("&", "&&"))
 
 
 def application_style_sheet(theme: Theme, *, point_size: float) -> str:
@@ -62,14 +67,21 @@ QFrame[role="surface"], QWidget[role="surface"] { background: @surface; border: 
 QFrame[role="card"] { background: @raised; border: 1px solid @border; border-radius: 10px; }
 QFrame[role="banner"] { background: @raised; border: 1px solid @border; border-radius: 8px; }
 
+QWidget[role="header"] { background: @surface; border: none; border-bottom: 1px solid @border; }
+QWidget[role="status"] { background: @window; border: none; border-top: 1px solid @border; }
+
 QLabel { background: transparent; }
+QLabel:disabled { color: @disabled; }
 QLabel[role="muted"] { color: @muted; }
 QLabel[role="small"] { color: @muted; font-size: @small; }
 QLabel[role="title"] { font-size: @title; font-weight: 600; }
 QLabel[role="display"] { font-size: @display; font-weight: 600; }
+QLabel[role="section"] { color: @muted; font-size: @small; font-weight: 600; }
+QLabel[role="header-title"] { font-weight: 600; }
+QLabel[role="current"] { font-weight: 600; }
 QLabel[role="danger"] { color: @danger; }
 QLabel[role="warning"] { color: @warning; }
-QLabel:disabled { color: @disabled; }
+QLabel[role="warning-small"], QLabel[role="warning-small"]:disabled { color: @warning; font-size: @small; }
 
 QPushButton {
     background: @raised; color: @text; border: 1px solid @border; border-radius: 7px; padding: 6px 14px;
@@ -89,6 +101,15 @@ QPushButton[role="quiet"] { background: transparent; border-color: transparent; 
 QPushButton[role="quiet"]:hover { background: @hover; }
 QPushButton[role="quiet"]:pressed { background: @pressed; }
 QPushButton[role="quiet"]:focus { border: 1px solid @accent; }
+QPushButton[role="chip"], QPushButton[role="primary-chip"] { border-radius: 14px; padding: 5px 13px; }
+QPushButton[role="primary-chip"] { background: @accent; color: @accent_text; border-color: @accent; }
+QPushButton[role="primary-chip"]:hover { background: @accent_hover; border-color: @accent_hover; }
+QPushButton[role="primary-chip"]:focus { border: 2px solid @text; padding: 4px 12px; }
+QPushButton[role="chip"]:hover { background: @hover; }
+QPushButton[role="row"] { background: transparent; border: 1px solid transparent; text-align: left; }
+QPushButton[role="row"]:hover { background: @hover; }
+QPushButton[role="row"]:pressed { background: @pressed; }
+QPushButton[role="row"]:focus { border: 1px solid @accent; }
 
 QToolButton {
     background: transparent; border: 1px solid transparent; border-radius: 6px; padding: 4px; color: @text;

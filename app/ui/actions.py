@@ -1,0 +1,79 @@
+"""Everything the window can be told by menu or keyboard, with names and shortcuts in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtGui import QAction, QActionGroup, QKeySequence
+from PySide6.QtWidgets import QMainWindow, QMenu
+
+from app.settings import Theme as ThemeChoice
+
+Key = QKeySequence.StandardKey
+_THEME_NAMES = {ThemeChoice.SYSTEM: "As the system", ThemeChoice.LIGHT: "Light", ThemeChoice.DARK: "Dark"}
+
+
+@dataclass(frozen=True)
+class WindowActions:
+    """The window connects them. All belong to the window, so their shortcuts work without the menu."""
+
+    new_chat: QAction
+    open_folder: QAction
+    open_file: QAction
+    show_model: QAction
+    rename: QAction
+    delete: QAction
+    focus_message: QAction
+    toggle_sidebar: QAction
+    show_menu: QAction
+    close: QAction
+    quit: QAction
+    about: QAction
+    themes: dict[ThemeChoice, QAction]
+
+
+def build_actions(window: QMainWindow) -> WindowActions:
+    """Makes the actions and adds them to the window."""
+
+    def action(text: str, *keys: str | QKeySequence.StandardKey) -> QAction:
+        made = QAction(text, window)
+        made.setShortcuts([QKeySequence(key) for key in keys])
+        window.addAction(made)
+        return made
+
+    group = QActionGroup(window)
+    themes = {}
+    for choice, name in _THEME_NAMES.items():
+        themes[choice] = QAction(name, group)
+        themes[choice].setCheckable(True)
+    return WindowActions(
+        new_chat=action("New chat", Key.New),
+        open_folder=action("Open a model folder…", Key.Open),
+        open_file=action("Open a GGUF file…", "Ctrl+Shift+O"),
+        show_model=action("Model", "Ctrl+Shift+M"),
+        rename=action("Rename conversation", "F2"),
+        # No shortcut: Delete belongs to whatever has the focus, and the list handles it itself.
+        delete=action("Delete conversation…"),
+        focus_message=action("Write a message", "Ctrl+L"),
+        toggle_sidebar=action("Show conversations", "Ctrl+B"),
+        show_menu=action("Menu", "F10"),
+        close=action("Close window", Key.Close),
+        quit=action("Quit", "Ctrl+Q"),
+        about=action("About Kestrel Chat"),
+        themes=themes,
+    )
+
+
+def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
+    """The menu behind the button in the header."""
+    menu = QMenu(window)
+    menu.addActions([actions.new_chat, actions.rename, actions.delete])
+    menu.addSeparator()
+    menu.addActions([actions.show_model, actions.open_folder, actions.open_file])
+    menu.addSeparator()
+    menu.addActions([actions.toggle_sidebar, actions.focus_message])
+    theme_menu = menu.addMenu("Theme")
+    theme_menu.addActions(list(actions.themes.values()))
+    menu.addSeparator()
+    menu.addActions([actions.about, actions.quit])
+    return menu

@@ -1,0 +1,198 @@
+"""Notices stacked over the chat: one sentence, what to do, details on demand, and they stay until dismissed.
+
+Nothing here opens a box over the window: what works goes on working while a banner stands.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPlainTextEdit,
+    QPushButton,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.ui.icons import icon, pixmap
+from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from engine.notices import Notice
+
+_MAX_SHOWN = 3
+_DETAILS_HEIGHT = 140
+
+
+class Severity(Enum):
+    """How a notice looks. The value is (icon, colour of the theme, word for screen readers)."""
+
+    INFO = ("info", "accent", "Note")
+    WARNING = ("warning", "warning", "Warning")
+    ERROR = ("error", "danger", "Error")
+
+
+class Banner(QFrame):
+    """One notice. Signals: dismissed(str code)."""
+
+    dismissed = Signal(str)
+
+    def __init__(
+        self,
+        notice: Notice,
+        parent: QWidget | None = None,
+        *,
+        severity: Severity = Severity.WARNING,
+        details: str = "",
+    ) -> None:
+        super().__init__(parent)
+        self.notice = notice
+        self.severity = severity
+        self.setProperty("role", "banner")
+        self._build()
+        self.set_content(notice, severity=severity, details=details)
+        self._details_button.toggled.connect(self._show_details)
+        self._close.clicked.connect(lambda: self.dismissed.emit(self.notice.code))
+        theme_manager().changed.connect(self._paint_icons)
+
+    def set_content(self, notice: Notice, *, severity: Severity, details: str = "") -> None:
+        """Shows a newer notice of the same code in the same place."""
+        self.notice = notice
+        self.severity = severity
+        self._message.setText(notice.message)
+        self._hint.setText(notice.hint)
+        self._hint.setVisible(bool(notice.hint))
+        self._details.setPlainText(details)
+        self._details_button.setVisible(bool(details))
+        if not details:
+            self._details_button.setChecked(False)
+        self.setAccessibleName(f"{severity.value[2]}: {notice.message} {notice.hint}".strip())
+        self._paint_icons(current_theme())
+
+    def _build(self) -> None:
+        self._icon = QLabel(self)
+        self._message = _text_label(self)
+        self._hint = _text_label(self)
+        self._hint.setProperty("role", "muted")
+        self._details_button = QPushButton("Details", self)
+        self._details_button.setCheckable(True)
+        self._details_button.setProperty("role", "quiet")
+        self._close = QToolButton(self)
+        self._close.setToolTip("Dismiss this notice")
+        self._close.setAccessibleName("Dismiss this notice")
+        self._details = QPlainTextEdit(self)
+        self._details.setReadOnly(True)
+        self._details.setAccessibleName("Details of this notice")
+        self._details.setFixedHeight(_DETAILS_HEIGHT)
+        self._details.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self._details.setTabChangesFocus(True)
+        self._details.hide()
+
+        text = QVBoxLayout()
+        text.setSpacing(2)
+        text.addWidget(self._message)
+        text.addWidget(self._hint)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_M)
+        row.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
+        row.addLayout(text, 1)
+        row.addWidget(self._details_button, 0, Qt.AlignmentFlag.AlignTop)
+        row.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_M, SPACE_S + 2, SPACE_S, SPACE_S + 2)
+        layout.setSpacing(SPACE_S)
+        layout.addLayout(row)
+        layout.addWidget(self._details)
+
+    def _show_details(self, shown: bool) -> None:
+        self._details.setVisible(shown)
+        self._details_button.setText("Hide details" if shown else "Details")
+
+    def _paint_icons(self, theme: Theme) -> None:
+        name, color, word = self.severity.value
+        self._icon.setPixmap(
+            pixmap(name, ICON_SIZE, color=getattr(theme, color), device_pixel_ratio=self.devicePixelRatioF())
+        )
+        self._icon.setAccessibleName(word)
+        self._close.setIcon(icon("close", theme.text_muted))
+
+
+class BannerStack(QWidget):
+    """The newest notices, newest on top; older ones wait behind "and N more".
+
+    Signals: count_changed(int).
+    """
+
+    count_changed = Signal(int)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Notices")
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
+        self._banners: list[Banner] = []  # newest first
+        self._more = QPushButton(self)
+        self._more.setProperty("role", "quiet")
+        self._more.setCheckable(True)
+        self._more.hide()
+        self._more.toggled.connect(self._arrange)
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(SPACE_M, SPACE_S, SPACE_M, 0)
+        self._layout.setSpacing(SPACE_XS + 2)
+        self._layout.addWidget(self._more, 0, Qt.AlignmentFlag.AlignLeft)
+        self.hide()
+
+    def show_notice(
+        self, notice: Notice, *, severity: Severity = Severity.WARNING, details: str = ""
+    ) -> None:
+        """Shows a notice on top. One with the same code is brought up to date instead of stacked twice."""
+        banner = next((one for one in self._banners if one.notice.code == notice.code), None)
+        if banner is None:
+            banner = Banner(notice, self, severity=severity, details=details)
+            banner.dismissed.connect(self.dismiss)
+        else:
+            self._banners.remove(banner)
+            banner.set_content(notice, severity=severity, details=details)
+        self._banners.insert(0, banner)
+        self._layout.removeWidget(banner)
+        self._layout.insertWidget(0, banner)
+        self._arrange()
+
+    def dismiss(self, code: str) -> None:
+        """Takes the notice of that code away; nothing happens if there is none."""
+        for banner in [one for one in self._banners if one.notice.code == code]:
+            self._banners.remove(banner)
+            self._layout.removeWidget(banner)
+            banner.hide()
+            banner.deleteLater()
+        self._arrange()
+
+    def notices(self) -> tuple[Notice, ...]:
+        """All that stand, newest first, shown or folded."""
+        return tuple(banner.notice for banner in self._banners)
+
+    def _arrange(self) -> None:
+        folded = len(self._banners) - _MAX_SHOWN
+        unfold = self._more.isChecked()
+        for index, banner in enumerate(self._banners):
+            banner.setVisible(unfold or index < _MAX_SHOWN)
+        self._more.setVisible(folded > 0)
+        if folded <= 0 and unfold:
+            self._more.setChecked(False)
+        label = "Show fewer notices" if unfold else f"Show {folded} more"
+        self._more.setText(label)
+        self._more.setAccessibleName(label)
+        self.setVisible(bool(self._banners))
+        self.count_changed.emit(len(self._banners))
+
+
+def _text_label(parent: QWidget) -> QLabel:
+    label = QLabel(parent)
+    label.setTextFormat(Qt.TextFormat.PlainText)  # a file name may hold "<b>"
+    label.setWordWrap(True)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+    return label

@@ -1,0 +1,104 @@
+"""Draws a row of the conversation list: heading or title, and the moving dot of an answer being written."""
+
+from __future__ import annotations
+
+import math
+
+from PySide6.QtCore import QPointF, QRect, QSize, Qt
+from PySide6.QtGui import QColor, QPainter
+from PySide6.QtWidgets import (
+    QApplication,
+    QLineEdit,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QWidget,
+)
+
+from app.titles import MAX_TITLE_LENGTH
+from app.ui.conversation_model import ANSWERING_ROLE, SUMMARY_ROLE, Index
+from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, current_theme, mixed, scaled_font
+
+_DOT_RADIUS = 3.5
+_DOT_STEPS = 24  # of one breath
+_DOT_ROOM = SPACE_M + SPACE_XS  # what the dot takes from the title
+_ROW_PADDING = 7
+
+
+class ConversationDelegate(QStyledItemDelegate):
+    """One instance a view; `advance` moves the dot by a step."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._step = 0
+
+    def advance(self) -> None:
+        self._step = (self._step + 1) % _DOT_STEPS
+
+    def _paint_heading(self, painter: QPainter, option: QStyleOptionViewItem, text: str) -> None:
+        painter.setFont(scaled_font(SCALE_SMALL, bold=True))
+        painter.setPen(QColor(current_theme().text_muted))
+        area = option.rect.adjusted(SPACE_M + 2, 0, -SPACE_M, -SPACE_XS)
+        painter.drawText(area, Qt.AlignmentFlag.AlignBottom | Qt.AlignmentFlag.AlignLeft, text)
+
+    def _paint_title(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        theme = current_theme()
+        selected = bool(option.state & QStyle.StateFlag.State_Selected)
+        hovered = bool(option.state & QStyle.StateFlag.State_MouseOver)
+        ground = theme.selection if selected else mixed(theme.text, theme.window, 0.06) if hovered else None
+        pill = option.rect.adjusted(SPACE_S, 1, -SPACE_S, -1)
+        if ground is not None:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(QColor(ground))
+            painter.drawRoundedRect(pill, 6, 6)
+        focused = bool(option.state & QStyle.StateFlag.State_HasFocus)
+        if focused and bool(option.state & QStyle.StateFlag.State_KeyboardFocusChange):
+            painter.setPen(QColor(theme.accent))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRoundedRect(pill, 6, 6)
+        area = self._title_area(option.rect)
+        if index.data(ANSWERING_ROLE):
+            self._paint_dot(painter, QPointF(area.right() - _DOT_RADIUS, area.center().y() + 1))
+            area.setRight(area.right() - _DOT_ROOM)
+        painter.setFont(QApplication.font())
+        painter.setPen(QColor(theme.text))
+        title = painter.fontMetrics().elidedText(str(index.data()), Qt.TextElideMode.ElideRight, area.width())
+        painter.drawText(area, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, title)
+
+    def _paint_dot(self, painter: QPainter, centre: QPointF) -> None:
+        color = QColor(current_theme().accent)
+        color.setAlphaF(0.35 + 0.65 * (0.5 + 0.5 * math.cos(2 * math.pi * self._step / _DOT_STEPS)))
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(color)
+        painter.drawEllipse(centre, _DOT_RADIUS, _DOT_RADIUS)
+
+    @staticmethod
+    def _title_area(row: QRect) -> QRect:
+        return row.adjusted(SPACE_M + 2, 0, -SPACE_M - 2, 0)
+
+    # Qt overrides
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        if index.data(SUMMARY_ROLE) is None:
+            self._paint_heading(painter, option, str(index.data()))
+        else:
+            self._paint_title(painter, option, index)
+        painter.restore()
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
+        height = option.fontMetrics.height() + 2 * _ROW_PADDING + 2
+        if index.data(SUMMARY_ROLE) is None:
+            height = option.fontMetrics.height() + (SPACE_S if index.row() == 0 else SPACE_M + SPACE_XS)
+        return QSize(80, height)
+
+    def createEditor(self, parent: QWidget, _option: QStyleOptionViewItem, _index: Index) -> QWidget:
+        editor = QLineEdit(parent)
+        editor.setAccessibleName("Title of the conversation")
+        editor.setMaxLength(MAX_TITLE_LENGTH)
+        editor.setProperty("role", "inline")
+        return editor
+
+    def updateEditorGeometry(self, editor: QWidget, option: QStyleOptionViewItem, _index: Index) -> None:
+        editor.setGeometry(option.rect.adjusted(SPACE_S, 1, -SPACE_S, -1))

@@ -1,0 +1,148 @@
+"""The rows of the conversation list: headings by day, and conversations under them, newest first.
+
+Knows no widget. A heading is a row of its own that can't be chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, Qt, Signal
+
+from app.conversations import ConversationSummary
+from app.titles import UNTITLED, one_line
+from app.ui.text_format import day_group
+
+Row = str | ConversationSummary  # a heading, or a conversation
+Index = QModelIndex | QPersistentModelIndex
+
+SUMMARY_ROLE = Qt.ItemDataRole.UserRole + 1  # ConversationSummary, None for a heading
+ANSWERING_ROLE = Qt.ItemDataRole.UserRole + 2  # bool: an answer is being written in it
+
+
+def shown_title(summary: ConversationSummary) -> str:
+    """The title on one line; one that is empty gets a name."""
+    return one_line(summary.title) or UNTITLED
+
+
+class ConversationModel(QAbstractListModel):
+    """Signals: rename_requested(id, title), after a title was edited in place."""
+
+    rename_requested = Signal(str, str)
+
+    def __init__(self, *, today: Callable[[], date] = date.today) -> None:
+        super().__init__()
+        self._today = today
+        self._summaries: tuple[ConversationSummary, ...] = ()
+        self._rows: list[Row] = []
+        self._answering: str | None = None
+
+    @property
+    def summaries(self) -> tuple[ConversationSummary, ...]:
+        return self._summaries
+
+    def set_summaries(self, summaries: Sequence[ConversationSummary]) -> None:
+        """Takes the whole list, newest first."""
+        self._summaries = tuple(summaries)
+        rows = self._grouped()
+        if self._keys(rows) == self._keys(self._rows):
+            # Same rows in the same places (a rename, a newer date): what is being edited or chosen stays.
+            self._rows = rows
+            if rows:
+                self.dataChanged.emit(self.index(0), self.index(len(rows) - 1))
+            return
+        self.beginResetModel()
+        self._rows = rows
+        self.endResetModel()
+
+    def set_answering(self, conversation_id: str | None) -> None:
+        """Marks the conversation in which an answer is being written."""
+        before, self._answering = self._answering, conversation_id
+        for changed in {before, conversation_id} - {None}:
+            index = self.index_of(changed)
+            if index.isValid():
+                self.dataChanged.emit(index, index, [ANSWERING_ROLE])
+
+    @property
+    def answering(self) -> str | None:
+        return self._answering
+
+    def index_of(self, conversation_id: str | None) -> QModelIndex:
+        """Its index, invalid if it isn't there."""
+        for row, content in enumerate(self._rows):
+            if isinstance(content, ConversationSummary) and content.id == conversation_id:
+                return self.index(row)
+        return QModelIndex()
+
+    def summary_at(self, index: Index) -> ConversationSummary | None:
+        if not index.isValid():
+            return None
+        content = self._rows[index.row()]
+        return content if isinstance(content, ConversationSummary) else None
+
+    def _grouped(self) -> list[Row]:
+        rows: list[Row] = []
+        heading = ""
+        today = self._today()
+        for summary in self._summaries:
+            group = day_group(_local_day(summary.updated_at), today)
+            if group != heading:
+                heading = group
+                rows.append(group)
+            rows.append(summary)
+        return rows
+
+    @staticmethod
+    def _keys(rows: Sequence[Row]) -> list[str]:
+        return [f"id {row.id}" if isinstance(row, ConversationSummary) else f"day {row}" for row in rows]
+
+    # Qt overrides
+
+    def rowCount(self, parent: Index | None = None) -> int:
+        return 0 if parent is not None and parent.isValid() else len(self._rows)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        content = self._rows[index.row()]
+        if isinstance(content, str):
+            wanted = (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole)
+            return content if role in wanted else None
+        return self._conversation_data(content, role)
+
+    def _conversation_data(self, summary: ConversationSummary, role: int) -> Any:
+        answering = summary.id == self._answering
+        match role:
+            case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
+                return shown_title(summary)
+            case Qt.ItemDataRole.ToolTipRole:
+                day = summary.updated_at.astimezone()
+                return f"{shown_title(summary)}\n{day:%Y-%m-%d %H:%M}"
+            case Qt.ItemDataRole.AccessibleTextRole:
+                return shown_title(summary) + (", answer is being written" if answering else "")
+        if role == SUMMARY_ROLE:
+            return summary
+        if role == ANSWERING_ROLE:
+            return answering
+        return None
+
+    def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
+        summary = self.summary_at(index)
+        title = one_line(str(value))
+        if summary is None or role != Qt.ItemDataRole.EditRole or not title:
+            return False
+        if title != shown_title(summary):
+            # The list shows the new title when it is on disk, not before.
+            self.rename_requested.emit(summary.id, title)
+        return True
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        if self.summary_at(index) is None:
+            return Qt.ItemFlag.NoItemFlags
+        return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEditable
+
+
+def _local_day(moment: datetime) -> date:
+    return moment.astimezone().date()

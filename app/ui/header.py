@@ -1,0 +1,119 @@
+"""The top line: title of the conversation, the current model, and the menu.
+
+Signals: sidebar_toggled, model_clicked.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QFontMetrics
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
+
+from app.controller import ModelPhase, ModelState
+from app.ui.elided_label import ElidedLabel
+from app.ui.icons import icon
+from app.ui.load_progress import progress_sentence
+from app.ui.style_sheet import set_label, set_role
+from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, Theme, current_theme, theme_manager
+
+_CHIP_WIDTH = 380  # a longer name is shortened
+_HEIGHT = 48
+
+
+class ModelChip(QPushButton):
+    """Name and state of the model; a click opens the loader."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state = ModelState()
+        self._quiet = False
+        self.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+        self.setMaximumWidth(_CHIP_WIDTH)
+        self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
+        self.set_state(self._state)
+        theme_manager().changed.connect(self._paint_icon)
+
+    def set_state(self, state: ModelState) -> None:
+        self._state = state
+        before, name, after, tooltip = _chip_words(state)
+        metrics = QFontMetrics(self.font())
+        room = _CHIP_WIDTH - ICON_SIZE - 6 * SPACE_S - metrics.horizontalAdvance(before + after)
+        shortened = metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, room)
+        set_label(self, f"{before}{shortened}{after}")
+        self.setAccessibleName(f"Model: {before}{name}{after}")
+        self.setToolTip(f"{tooltip} (Ctrl+Shift+M)")
+        self._dress()
+
+    def set_quiet(self, quiet: bool) -> None:
+        """While models are being chosen the chip doesn't call for a click."""
+        self._quiet = quiet
+        self._dress()
+
+    def _dress(self) -> None:
+        calls = self._state.phase is ModelPhase.NONE and not self._quiet
+        set_role(self, "primary-chip" if calls else "chip")
+        self._paint_icon(current_theme())
+
+    def _paint_icon(self, theme: Theme) -> None:
+        match self._state.phase:
+            case ModelPhase.NONE:
+                self.setIcon(icon("model", theme.text_muted if self._quiet else theme.accent_text))
+            case ModelPhase.LOADING:
+                self.setIcon(icon("ring", theme.warning))
+            case ModelPhase.READY:
+                self.setIcon(icon("dot", theme.success))
+
+
+def _chip_words(state: ModelState) -> tuple[str, str, str, str]:
+    """What stands on the chip (words before the model's name, the name, words after it), and its tooltip."""
+    if state.phase is ModelPhase.NONE:
+        return "Choose a model", "", "", "Choose a model to chat with"
+    if state.phase is ModelPhase.READY:
+        return "", state.name, "", f"{state.name} is ready; choose another model"
+    fraction = state.progress.fraction if state.progress is not None else None
+    percent = f" · {fraction:.0%}" if fraction is not None else " …"
+    tooltip = f"{progress_sentence(state.progress)}; show the progress"
+    if state.summary is not None:
+        tooltip = f"{state.summary.name} goes on working. {tooltip}"
+    return "Loading ", state.name, percent, tooltip
+
+
+class Header(QWidget):
+    """Builds the line; the window fills the menu."""
+
+    sidebar_toggled = Signal()
+    model_clicked = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "header")
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.setFixedHeight(max(_HEIGHT, self.fontMetrics().height() * 2 + SPACE_M))
+        self.sidebar_button = QToolButton(self)
+        self.sidebar_button.setAccessibleName("Show or hide the conversations")
+        self.sidebar_button.setToolTip("Show or hide the conversations (Ctrl+B)")
+        self.title = ElidedLabel("", self)
+        self.title.setProperty("role", "header-title")
+        self.chip = ModelChip(self)
+        self.menu_button = QToolButton(self)
+        self.menu_button.setAccessibleName("Menu")
+        self.menu_button.setToolTip("Menu (F10)")
+        self.menu_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(SPACE_S, 0, SPACE_M, 0)
+        layout.setSpacing(SPACE_S)
+        layout.addWidget(self.sidebar_button)
+        layout.addWidget(self.title, 1)
+        layout.addWidget(self.chip)
+        layout.addWidget(self.menu_button)
+        for button in (self.sidebar_button, self.menu_button):
+            button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.sidebar_button.clicked.connect(self.sidebar_toggled)
+        self.chip.clicked.connect(self.model_clicked)
+        self._paint_icons(current_theme())
+        theme_manager().changed.connect(self._paint_icons)
+
+    def _paint_icons(self, theme: Theme) -> None:
+        self.sidebar_button.setIcon(icon("sidebar", theme.text_muted))
+        self.menu_button.setIcon(icon("more", theme.text_muted))

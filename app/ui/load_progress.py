@@ -1,0 +1,119 @@
+"""Progress of a load: the stages with the one that runs now, a bar, what it does in words, and Cancel.
+
+Signals: cancel_requested.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QVBoxLayout, QWidget
+
+from app.ui.icons import pixmap
+from app.ui.style_sheet import set_role
+from app.ui.text_format import format_bytes
+from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from engine.progress import LoadProgress, LoadStage
+
+_STEPS = 1000  # of the bar; bytes of large models don't fit its 32 bits
+_MARK = 14
+_LABELS = {
+    LoadStage.OPEN: "Files",
+    LoadStage.RUNTIME: "Engine",
+    LoadStage.WEIGHTS: "Weights",
+    LoadStage.CHECK: "Test",
+}
+_SENTENCES = {
+    LoadStage.OPEN: "Checking the files",
+    LoadStage.RUNTIME: "Starting the engine",
+    LoadStage.WEIGHTS: "Reading the weights",
+    LoadStage.CHECK: "Trying a few words",
+}
+
+
+def progress_sentence(progress: LoadProgress | None) -> str:
+    """One line for the stage that runs: "Reading the weights, 45 of 93 MB"."""
+    if progress is None:
+        return "Waiting for the engine"
+    sentence = _SENTENCES[progress.stage]
+    if progress.stage is LoadStage.WEIGHTS and progress.total:
+        return f"{sentence}, {format_bytes(progress.done)} of {format_bytes(progress.total)}"
+    return sentence
+
+
+class LoadProgressView(QWidget):
+    """Shows one LoadProgress at a time."""
+
+    cancel_requested = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._stage: LoadStage | None = None
+        self._build()
+        self.cancel_button.clicked.connect(self._cancel)
+        theme_manager().changed.connect(self._paint_marks)
+        self.show_progress(None)
+
+    def restart(self) -> None:
+        """For a new load: Cancel can be pressed again."""
+        self.cancel_button.setEnabled(True)
+        self.cancel_button.setText("Cancel")
+        self.show_progress(None)
+
+    def show_progress(self, progress: LoadProgress | None) -> None:
+        """None: the load waits for the engine's thread."""
+        self.sentence.setText(progress_sentence(progress))
+        fraction = progress.fraction if progress is not None else None
+        if fraction is None:
+            self.bar.setRange(0, 0)  # moves without an end
+        else:
+            self.bar.setRange(0, _STEPS)
+            self.bar.setValue(round(min(max(fraction, 0.0), 1.0) * _STEPS))
+        stage = progress.stage if progress is not None else None
+        if stage is not self._stage:
+            self._stage = stage
+            self._paint_marks(current_theme())
+
+    def _cancel(self) -> None:
+        self.cancel_button.setEnabled(False)
+        self.cancel_button.setText("Cancelling…")
+        self.cancel_requested.emit()
+
+    def _build(self) -> None:
+        self._marks: dict[LoadStage, tuple[QLabel, QLabel]] = {}
+        stages = QHBoxLayout()
+        stages.setSpacing(SPACE_XS + 2)
+        for stage in LoadStage:
+            mark, label = QLabel(self), QLabel(_LABELS[stage], self)
+            self._marks[stage] = (mark, label)
+            stages.addWidget(mark)
+            stages.addWidget(label)
+            stages.addSpacing(SPACE_M)
+        stages.addStretch(1)
+        self.bar = QProgressBar(self)
+        self.bar.setTextVisible(False)
+        self.bar.setAccessibleName("Progress of loading the model")
+        self.sentence = QLabel(self)
+        self.sentence.setTextFormat(Qt.TextFormat.PlainText)
+        self.sentence.setProperty("role", "muted")
+        self.cancel_button = QPushButton("Cancel", self)
+        self.cancel_button.setAccessibleName("Cancel loading")
+        self.cancel_button.setToolTip("Stop loading; nothing changes")
+        bottom = QHBoxLayout()
+        bottom.addWidget(self.sentence, 1)
+        bottom.addWidget(self.cancel_button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_S + 2)
+        layout.addLayout(stages)
+        layout.addWidget(self.bar)
+        layout.addLayout(bottom)
+
+    def _paint_marks(self, theme: Theme) -> None:
+        order = list(LoadStage)
+        now = order.index(self._stage) if self._stage is not None else -1
+        ratio = self.devicePixelRatioF()
+        for place, (mark, label) in enumerate(self._marks.values()):
+            name = "check" if place < now else "dot" if place == now else "ring"
+            color = theme.accent if place <= now else theme.border
+            mark.setPixmap(pixmap(name, _MARK, color=color, device_pixel_ratio=ratio))
+            set_role(label, "current" if place == now else "muted")

@@ -1,0 +1,408 @@
+"""The window: conversations on the left, the chat or the model page in the middle, status at the bottom.
+
+`_connect_signals` is the map of the program as a person sees it: what each widget asks for, who answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+
+from app.controller import ChatController, ModelPhase, ModelState
+from app.conversations import Conversation, ConversationSummary, Message
+from app.operations import BackgroundRunner
+from app.settings import Theme as ThemeChoice
+from app.ui import dialogs
+from app.ui.actions import build_actions, build_menu
+from app.ui.banner import BannerStack, Severity
+from app.ui.chat_pane import ChatPane
+from app.ui.conversation_list import ConversationList
+from app.ui.conversation_model import shown_title
+from app.ui.drop_target import DropOverlay, dropped_path
+from app.ui.header import Header
+from app.ui.icons import app_icon
+from app.ui.model_loader import ModelLoader
+from app.ui.recent_models import why_unavailable
+from app.ui.status_line import StatusLine
+from app.ui.theme import theme_manager
+from app.worker import AnswerDelta
+from engine.notices import Notice
+
+_SIZE = QSize(1100, 740)
+_MIN_SIZE = QSize(640, 460)
+_SIDEBAR_WIDTH = 250
+_SIDEBAR_MIN = 170
+_WRITE_ANYWAY = "You can write already; it stays until it is sent."
+
+
+class MainWindow(QMainWindow):
+    """Shows what the controller says and passes on what the person does.
+
+    Signals: first_shown, once, when the window is on the screen.
+    """
+
+    first_shown = Signal()
+
+    def __init__(self, controller: ChatController) -> None:
+        super().__init__()
+        self.controller = controller
+        self.closed_cleanly = True  # False after a close: a thread did not end in time
+        self._summaries: dict[str, ConversationSummary] = {}
+        self._answering_in: str | None = None  # the conversation in which an answer is being written
+        self._model_state = controller.model_state
+        self._watched_handle: QObject | None = None
+        self._has_been_exposed = False
+        self._closed = False
+        self._files = BackgroundRunner("paths", self)  # a path on a drive that is gone may take its time
+        theme_manager().apply(controller.settings.theme)
+        self._build()
+        self._connect_signals()
+        self._restore()
+        self._on_model_state(self._model_state)
+
+    # What others ask the window for
+
+    def show_notice(
+        self, notice: Notice, *, severity: Severity = Severity.WARNING, details: str = ""
+    ) -> None:
+        """Puts a notice over the chat, where it stays until it is dismissed."""
+        self.banners.show_notice(notice, severity=severity, details=details)
+
+    def show_fault(self, notice: Notice, details: str) -> None:
+        """A mistake of the program itself: told, never fatal."""
+        self.show_notice(notice, severity=Severity.ERROR, details=details)
+
+    def show_models(self) -> None:
+        self._pages.setCurrentWidget(self.loader)
+        self._check_recent_models(self.controller.settings.recent_models)
+        self.loader.folder_button.setFocus()
+
+    def show_chat(self) -> None:
+        self._pages.setCurrentWidget(self.chat)
+        self.chat.focus_composer()
+
+    @property
+    def showing_models(self) -> bool:
+        return self._pages.currentWidget() is self.loader
+
+    # Building
+
+    def _build(self) -> None:
+        self.setWindowTitle("Kestrel Chat")
+        self.setWindowIcon(app_icon())
+        self.setMinimumSize(_MIN_SIZE)
+        self.conversations = ConversationList(self)
+        self.conversations.setMinimumWidth(_SIDEBAR_MIN)
+        self.header = Header(self)
+        self.banners = BannerStack(self)
+        self.chat = ChatPane(self)
+        self.loader = ModelLoader(self)
+        self.status = StatusLine(self)
+        self._pages = QStackedWidget(self)
+        self._pages.addWidget(self.chat)
+        self._pages.addWidget(self.loader)
+        right = QWidget(self)
+        right.setProperty("role", "surface")
+        right.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        column = QVBoxLayout(right)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addWidget(self.header)
+        column.addWidget(self.banners)
+        column.addWidget(self._pages, 1)
+        self._splitter = QSplitter(Qt.Orientation.Horizontal, self)
+        self._splitter.setHandleWidth(1)
+        self._splitter.setChildrenCollapsible(False)
+        self._splitter.addWidget(self.conversations)
+        self._splitter.addWidget(right)
+        self._splitter.setStretchFactor(1, 1)
+        self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH])
+        centre = QWidget(self)
+        layout = QVBoxLayout(centre)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self._splitter, 1)
+        layout.addWidget(self._bottom())
+        self.setCentralWidget(centre)
+        self.actions_ = build_actions(self)
+        self.header.menu_button.setMenu(build_menu(self.actions_, self))
+        self._overlay = DropOverlay(self)
+        self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
+        self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+
+    def _bottom(self) -> QWidget:
+        bottom = QWidget(self)
+        bottom.setProperty("role", "status")
+        bottom.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        row = QHBoxLayout(bottom)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addWidget(self.status)
+        return bottom
+
+    def _restore(self) -> None:
+        settings = self.controller.settings
+        self.resize(_SIZE)
+        if settings.window_geometry_base64:
+            self.restoreGeometry(QByteArray.fromBase64(settings.window_geometry_base64.encode()))
+        if settings.splitter_state_base64:
+            self._splitter.restoreState(QByteArray.fromBase64(settings.splitter_state_base64.encode()))
+        self.actions_.themes[settings.theme].setChecked(True)
+        self._on_recent_models(settings.recent_models)
+        # Someone who never had a model starts where one is chosen; everyone else in the chat.
+        page = self.chat if settings.recent_models or settings.last_model else self.loader
+        self._pages.setCurrentWidget(page)
+        self._on_page_changed()
+
+    def _connect_signals(self) -> None:
+        controller, chat, conversations, loader = self.controller, self.chat, self.conversations, self.loader
+
+        # From the person to the controller
+        chat.send_requested.connect(controller.send_message)
+        chat.stop_requested.connect(controller.stop_answer)
+        chat.link_activated.connect(self._ask_to_open)
+        conversations.new_requested.connect(self._new_chat)
+        conversations.open_requested.connect(self._open_conversation)
+        conversations.rename_requested.connect(controller.rename_conversation)
+        conversations.delete_requested.connect(self._ask_to_delete)
+        loader.inspect_requested.connect(controller.inspect_model)
+        loader.load_requested.connect(controller.load_model)
+        loader.cancel_requested.connect(controller.cancel_load)
+        loader.refused.connect(self.show_notice)
+        loader.closed.connect(self.show_chat)
+        self._pages.currentChanged.connect(self._on_page_changed)
+        self._back.activated.connect(self._leave_models)
+        self.header.model_clicked.connect(self._toggle_models)
+        self.header.sidebar_toggled.connect(self._toggle_sidebar)
+
+        # From the controller to the person
+        controller.conversations_changed.connect(self._on_conversations)
+        controller.conversation_opened.connect(self._on_conversation_opened)
+        controller.message_added.connect(self._on_message_added)
+        controller.answer_started.connect(self._on_answer_started)
+        controller.answer_extended.connect(self._on_answer_extended)
+        controller.answer_finished.connect(self._on_answer_finished)
+        controller.model_state_changed.connect(self._on_model_state)
+        controller.model_inspected.connect(loader.show_report)
+        controller.load_failed.connect(self._on_load_failed)
+        controller.recent_models_changed.connect(self._on_recent_models)
+        controller.send_accepted.connect(chat.accept_send)
+        controller.send_rejected.connect(self._on_send_rejected)
+        controller.notice_raised.connect(self._on_notice)
+        self._connect_actions()
+
+    def _connect_actions(self) -> None:
+        actions = self.actions_
+        actions.new_chat.triggered.connect(self._new_chat)
+        actions.open_folder.triggered.connect(self._choose_folder)
+        actions.open_file.triggered.connect(self._choose_file)
+        actions.show_model.triggered.connect(self._toggle_models)
+        actions.rename.triggered.connect(self.conversations.rename_current)
+        actions.delete.triggered.connect(self.conversations.delete_current)
+        actions.focus_message.triggered.connect(self.show_chat)
+        actions.toggle_sidebar.triggered.connect(self._toggle_sidebar)
+        actions.show_menu.triggered.connect(self.header.menu_button.showMenu)
+        actions.close.triggered.connect(self.close)
+        actions.quit.triggered.connect(self.close)
+        actions.about.triggered.connect(lambda: dialogs.show_about(self))
+        for choice, action in actions.themes.items():
+            action.triggered.connect(lambda _checked=False, choice=choice: self._choose_theme(choice))
+
+    # What the person does
+
+    def _new_chat(self) -> None:
+        self.controller.new_conversation()
+        self.show_chat()
+
+    def _open_conversation(self, conversation_id: str) -> None:
+        self.controller.open_conversation(conversation_id)
+        self._pages.setCurrentWidget(self.chat)
+
+    def _choose_folder(self) -> None:
+        self.show_models()
+        self.loader.choose_folder()
+
+    def _choose_file(self) -> None:
+        self.show_models()
+        self.loader.choose_file()
+
+    def _on_page_changed(self) -> None:
+        self.header.chip.set_quiet(self.showing_models)
+        self._show_title()
+
+    def _toggle_models(self) -> None:
+        if self.showing_models:
+            self._leave_models()
+        else:
+            self.show_models()
+
+    def _leave_models(self) -> None:
+        if self.showing_models:
+            self.show_chat()
+
+    def _toggle_sidebar(self) -> None:
+        self.conversations.setVisible(self.conversations.isHidden())
+
+    def _choose_theme(self, choice: ThemeChoice) -> None:
+        theme_manager().apply(choice)
+        self.controller.update_settings(theme=choice)
+
+    def _ask_to_open(self, url: QUrl) -> None:
+        dialogs.ask_to_open(self, url)
+
+    def _ask_to_delete(self, summary: ConversationSummary) -> None:
+        dialogs.ask_to_delete(
+            self, shown_title(summary), on_accept=lambda: self.controller.delete_conversation(summary.id)
+        )
+
+    # What the controller says
+
+    def _on_conversations(self, summaries: list[ConversationSummary]) -> None:
+        self._summaries = {summary.id: summary for summary in summaries}
+        self.conversations.set_summaries(summaries)
+        self._show_title()
+
+    def _on_conversation_opened(self, conversation: Conversation | None) -> None:
+        self.chat.show_conversation(conversation)
+        if conversation is not None:
+            self._summaries.setdefault(conversation.summary.id, conversation.summary)
+        self.conversations.set_current(conversation.summary.id if conversation is not None else None)
+        self._show_title()
+        self._show_answering()
+
+    def _on_message_added(self, conversation_id: str, message: Message) -> None:
+        if conversation_id == self.controller.current_conversation_id:
+            self.chat.add_message(message)
+
+    def _on_answer_started(self, conversation_id: str, message: Message) -> None:
+        self._answering_in = conversation_id
+        if conversation_id == self.controller.current_conversation_id:
+            self.chat.start_answer(message)
+        self._show_answering()
+
+    def _on_answer_extended(self, conversation_id: str, message_id: str, delta: AnswerDelta) -> None:
+        if conversation_id == self.controller.current_conversation_id:
+            self.chat.extend_answer(message_id, delta)
+
+    def _on_answer_finished(self, conversation_id: str, message: Message) -> None:
+        self._answering_in = None
+        if conversation_id == self.controller.current_conversation_id:
+            self.chat.finish_answer(message)
+        self.status.set_last_answer(message.stats)
+        self._show_answering()
+
+    def _on_model_state(self, state: ModelState) -> None:
+        before, self._model_state = self._model_state, state
+        self.header.chip.set_state(state)
+        self.status.set_model_state(state)
+        self.loader.set_model_state(state)
+        self.chat.set_model_ready(state.summary is not None, _composer_hint(state))
+        loaded = before.phase is ModelPhase.LOADING and state.phase is ModelPhase.READY
+        if loaded and state.path == before.path and self.showing_models:
+            self.show_chat()
+
+    def _on_load_failed(self, path: Path, notice: Notice) -> None:
+        self.loader.show_failure(path, notice)
+        if not self.showing_models:
+            self.show_notice(notice, severity=Severity.ERROR)
+
+    def _on_recent_models(self, paths: Sequence[Path]) -> None:
+        self.loader.set_recent_models(paths)
+        self._check_recent_models(paths)
+
+    def _on_send_rejected(self, text: str, notice: Notice) -> None:
+        self.chat.reject_send(text)
+        self.show_notice(notice)
+
+    def _on_notice(self, notice: Notice) -> None:
+        self.show_notice(notice)
+
+    def _check_recent_models(self, paths: Sequence[Path]) -> None:
+        if not paths or self._closed:
+            return
+        self._files.run(
+            lambda: {path: why_unavailable(path) for path in paths},
+            self.loader.set_recent_problems,
+            self.show_notice,
+            doing="checking the recent models",
+        )
+
+    def _show_title(self) -> None:
+        current = self._summaries.get(self.controller.current_conversation_id or "")
+        title = shown_title(current) if current is not None else "New chat"
+        self.header.title.setText("Models" if self.showing_models else title)
+        self.setWindowTitle(f"{title} — Kestrel Chat" if current is not None else "Kestrel Chat")
+
+    def _show_answering(self) -> None:
+        self.conversations.set_answering(self._answering_in)
+        current = self.controller.current_conversation_id
+        self.chat.set_answering(self._answering_in is not None and self._answering_in == current)
+
+    # Dropping a model anywhere
+
+    def _on_drag(self, event: QEvent) -> bool:
+        """Takes drags of files before a text field under the pointer does. True: handled."""
+        if event.type() == QEvent.Type.DragLeave:
+            self._overlay.hide()
+            return False
+        if not isinstance(event, QDropEvent) or dropped_path(event.mimeData()) is None:
+            return False
+        event.setDropAction(Qt.DropAction.CopyAction)
+        event.accept()
+        if isinstance(event, QDragEnterEvent):
+            self._overlay.cover()
+        elif event.type() == QEvent.Type.Drop:
+            self._overlay.hide()
+            path = dropped_path(event.mimeData())
+            assert path is not None
+            self.show_models()
+            self.loader.pick(path)
+        return True
+
+    # Qt overrides
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        handle = self.windowHandle()
+        if handle is not None and handle is not self._watched_handle:
+            self._watched_handle = handle
+            handle.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self._watched_handle:
+            kind = event.type()
+            if kind in (QEvent.Type.DragEnter, QEvent.Type.DragMove, QEvent.Type.DragLeave, QEvent.Type.Drop):
+                return self._on_drag(event)
+            if kind == QEvent.Type.Expose and not self._has_been_exposed and self.windowHandle().isExposed():
+                self._has_been_exposed = True
+                self.first_shown.emit()
+        return super().eventFilter(watched, event)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        if not self._closed:
+            self._closed = True
+            self.controller.update_settings(
+                window_geometry_base64=_as_text(self.saveGeometry()),
+                splitter_state_base64=_as_text(self._splitter.saveState()),
+            )
+            self.hide()  # what follows may take a moment
+            self.conversations.set_answering(None)
+            self.closed_cleanly = self.controller.shutdown()
+            self.closed_cleanly = self._files.shutdown() and self.closed_cleanly
+        super().closeEvent(event)
+
+
+def _composer_hint(state: ModelState) -> str:
+    """What the composer says while nothing can be sent; "" when something can."""
+    if state.summary is not None:
+        return ""
+    if state.phase is ModelPhase.LOADING:
+        return f"{state.name} is being loaded. {_WRITE_ANYWAY}"
+    return "Choose a model first; what you write here stays."
+
+
+def _as_text(data: QByteArray) -> str:
+    return bytes(data.toBase64().data()).decode("ascii")

@@ -1,0 +1,261 @@
+"""What can be said of a model before anything heavy starts: facts, problems in plain words, and Load.
+
+The card also shows a load of its model and how it ended. It knows records only.
+Signals: load_requested(Path), cancel_requested.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+
+from app.ui.elided_label import ElidedLabel
+from app.ui.icons import pixmap
+from app.ui.load_progress import LoadProgressView
+from app.ui.model_facts import model_facts, why_not_loadable
+from app.ui.recent_models import shown_name
+from app.ui.style_sheet import set_role
+from app.ui.theme import (
+    ICON_SIZE,
+    SPACE_L,
+    SPACE_M,
+    SPACE_S,
+    SPACE_XL,
+    current_theme,
+    theme_manager,
+)
+from engine.notices import Notice
+from engine.progress import LoadProgress
+
+if TYPE_CHECKING:
+    from engine.inspection import ModelReport
+
+_FACT_COLUMNS = 3
+
+
+class NoticeLine(QWidget):
+    """One notice inside the card: icon, sentence, what to do."""
+
+    def __init__(self, notice: Notice, parent: QWidget, *, kind: str) -> None:
+        super().__init__(parent)
+        self.notice = notice
+        self._kind = kind  # "error", "warning" or "info": an icon
+        self._icon = QLabel(self)
+        self.message = QLabel(notice.message, self)
+        hint = QLabel(notice.hint, self)
+        hint.setProperty("role", "muted")
+        hint.setVisible(bool(notice.hint))
+        text = QVBoxLayout()
+        text.setSpacing(2)
+        for label in (self.message, hint):
+            label.setTextFormat(Qt.TextFormat.PlainText)
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            text.addWidget(label)
+        if kind == "error":
+            self.message.setProperty("role", "danger")
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(SPACE_S)
+        row.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
+        row.addLayout(text, 1)
+        self._paint_icon()
+        theme_manager().changed.connect(self._paint_icon)
+
+    def _paint_icon(self) -> None:
+        theme = current_theme()
+        color = {"error": theme.danger, "warning": theme.warning}.get(self._kind, theme.accent)
+        ratio = self.devicePixelRatioF()
+        self._icon.setPixmap(pixmap(self._kind, ICON_SIZE, color=color, device_pixel_ratio=ratio))
+
+
+class ModelCard(QFrame):
+    """One picked model. `path` is what was picked; `report` is None until it has been looked at."""
+
+    load_requested = Signal(object)  # Path
+    cancel_requested = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "card")
+        self.path: Path | None = None
+        self.report: ModelReport | None = None
+        self._loading = False
+        self._lines: list[NoticeLine] = []
+        self._build()
+        self.load_button.clicked.connect(self._ask_to_load)
+        self.progress.cancel_requested.connect(self.cancel_requested)
+        theme_manager().changed.connect(self._paint_icon)
+        self._paint_icon()
+
+    @property
+    def shown_notices(self) -> tuple[Notice, ...]:
+        """What the card says now, problems first."""
+        return tuple(line.notice for line in self._lines)
+
+    def show_inspecting(self, path: Path) -> None:
+        """The files are being looked at."""
+        self.path, self.report = path, None
+        self._title.setText(shown_name(path))
+        self._subtitle.setText("Looking at the files…")
+        self._set_facts(())
+        self._set_lines(())
+        self._set_loading(False)
+        self._set_reason("Looking at the files…")
+
+    def show_report(self, report: ModelReport) -> None:
+        self.path, self.report = report.path, report
+        self._title.setText(report.name or shown_name(report.path))
+        family = [part for part in (report.family, report.architecture) if part]
+        kind = {"gguf": "GGUF file", "safetensors": "Hugging Face folder"}.get(report.kind or "", "")
+        self._subtitle.setText("  ·  ".join(dict.fromkeys([*family, kind] if kind else family)))
+        self._set_facts(model_facts(report))
+        lines = [NoticeLine(notice, self, kind="error") for notice in report.problems]
+        lines += [NoticeLine(notice, self, kind="info") for notice in report.notices]
+        self._set_lines(lines)
+        self._set_loading(False)
+        self._set_reason(why_not_loadable(report))
+
+    def show_loading(self, progress: LoadProgress | None, *, working_model: str = "") -> None:
+        """`working_model` is the name of one that answers meanwhile."""
+        if not self._loading:
+            self._set_lines(())
+            self.progress.restart()
+            self._set_loading(True)
+        self.progress.show_progress(progress)
+        self._set_meanwhile(f"{working_model} goes on working meanwhile." if working_model else "")
+
+    def show_failure(self, notice: Notice, *, working_model: str = "") -> None:
+        """The load failed; the model that was loaded before goes on working, and the card says so."""
+        self._set_loading(False)
+        self._set_lines([NoticeLine(notice, self, kind="error")])
+        self._set_meanwhile(f"{working_model} is still loaded and goes on working." if working_model else "")
+        self.load_button.setText("Try again")
+        self._set_reason("")
+
+    def show_cancelled(self) -> None:
+        """Back to what it was before the load."""
+        if self.report is not None:
+            self.show_report(self.report)
+        else:
+            self._set_loading(False)
+            self._set_reason("")
+
+    def _ask_to_load(self) -> None:
+        assert self.path is not None, "nothing was picked"
+        self.load_requested.emit(self.path)
+
+    def _set_reason(self, reason: str) -> None:
+        """Why Load can't be pressed; "" when it can."""
+        self.load_button.setEnabled(not reason)
+        self.load_button.setToolTip(reason or "Load this model (Enter)")
+        self._reason.setText(reason)
+
+    def _set_meanwhile(self, sentence: str) -> None:
+        self._meanwhile.setText(sentence)
+        self._meanwhile.setVisible(bool(sentence))
+
+    def _set_loading(self, loading: bool) -> None:
+        self._loading = loading
+        self.progress.setVisible(loading)
+        self._actions.setVisible(not loading)
+        self.load_button.setText("Load")
+        self._set_meanwhile("")
+
+    def _set_lines(self, lines: list[NoticeLine] | tuple[()]) -> None:
+        for line in self._lines:
+            self._lines_layout.removeWidget(line)
+            line.hide()
+            line.deleteLater()
+        self._lines = list(lines)
+        for line in self._lines:
+            self._lines_layout.addWidget(line)
+            line.show()
+        self._lines_box.setVisible(bool(self._lines))
+
+    def _set_facts(self, facts: tuple[tuple[str, str, str], ...]) -> None:
+        while (item := self._facts_layout.takeAt(0)) is not None:
+            widget = item.widget()
+            widget.hide()
+            widget.deleteLater()
+        for place, (name, value, explanation) in enumerate(facts):
+            self._facts_layout.addWidget(
+                _fact(self._facts_box, name, value, explanation),
+                place // _FACT_COLUMNS,
+                place % _FACT_COLUMNS,
+            )
+        self._facts_box.setVisible(bool(facts))
+
+    def _build(self) -> None:
+        self._icon = QLabel(self)
+        self._title = ElidedLabel("", self, mode=Qt.TextElideMode.ElideMiddle)
+        self._title.setProperty("role", "title")
+        self._subtitle = ElidedLabel("", self)
+        self._subtitle.setProperty("role", "muted")
+        self._facts_box = QWidget(self)
+        self._facts_layout = QGridLayout(self._facts_box)
+        self._lines_box = QWidget(self)
+        self._lines_layout = QVBoxLayout(self._lines_box)
+        self._meanwhile = QLabel(self)
+        self._meanwhile.setTextFormat(Qt.TextFormat.PlainText)
+        self._meanwhile.setWordWrap(True)
+        self.progress = LoadProgressView(self)
+        self._actions = QWidget(self)
+        self._reason = QLabel(self._actions)
+        self._reason.setProperty("role", "muted")
+        self._reason.setWordWrap(True)
+        self.load_button = QPushButton("Load", self._actions)
+        self.load_button.setAccessibleName("Load this model")
+        self.load_button.setProperty("role", "primary")
+        self.load_button.setMinimumWidth(110)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        names = QVBoxLayout()
+        names.setSpacing(2)
+        names.addWidget(self._title)
+        names.addWidget(self._subtitle)
+        top = QHBoxLayout()
+        top.setSpacing(SPACE_M)
+        top.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
+        top.addLayout(names, 1)
+        self._facts_layout.setContentsMargins(0, 0, 0, 0)
+        self._facts_layout.setHorizontalSpacing(SPACE_XL)
+        self._facts_layout.setVerticalSpacing(SPACE_M)
+        for column in range(_FACT_COLUMNS):
+            self._facts_layout.setColumnStretch(column, 1)
+        self._lines_layout.setContentsMargins(0, 0, 0, 0)
+        self._lines_layout.setSpacing(SPACE_M)
+        actions = QHBoxLayout(self._actions)
+        actions.setContentsMargins(0, 0, 0, 0)
+        actions.setSpacing(SPACE_M)
+        actions.addWidget(self._reason, 1)
+        actions.addWidget(self.load_button, 0, Qt.AlignmentFlag.AlignBottom)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_L + 2, SPACE_L, SPACE_L + 2, SPACE_L)
+        layout.setSpacing(SPACE_L)
+        layout.addLayout(top)
+        for part in (self._facts_box, self._lines_box, self._meanwhile, self.progress, self._actions):
+            layout.addWidget(part)
+
+    def _paint_icon(self) -> None:
+        ratio = self.devicePixelRatioF()
+        self._icon.setPixmap(pixmap("model", 28, color=current_theme().accent, device_pixel_ratio=ratio))
+
+
+def _fact(parent: QWidget, name: str, value: str, explanation: str) -> QWidget:
+    box = QWidget(parent)
+    label, text = QLabel(name, box), QLabel(value, box)
+    set_role(label, "small")
+    text.setTextFormat(Qt.TextFormat.PlainText)
+    text.setAccessibleName(f"{name}: {value}")
+    box.setToolTip(explanation)
+    layout = QVBoxLayout(box)
+    layout.setContentsMargins(0, 0, 0, 0)
+    layout.setSpacing(1)
+    layout.addWidget(label)
+    layout.addWidget(text)
+    return box

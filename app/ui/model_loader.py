@@ -1,0 +1,293 @@
+"""The page where a model is picked (folder, file, drop, recent), with its card, its load and how that ended.
+
+Signals: inspect_requested(Path), load_requested(Path), cancel_requested, closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.controller import ModelPhase, ModelState
+from app.ui.drop_target import model_path_of
+from app.ui.icons import icon, pixmap
+from app.ui.model_card import ModelCard
+from app.ui.model_facts import why_not_loadable
+from app.ui.recent_models import RecentModels
+from app.ui.style_sheet import set_label, set_role
+from app.ui.theme import (
+    ICON_SIZE,
+    SPACE_L,
+    SPACE_M,
+    SPACE_S,
+    SPACE_XL,
+    SPACE_XXL,
+    Theme,
+    current_theme,
+    theme_manager,
+)
+from engine.notices import Notice
+
+if TYPE_CHECKING:
+    from engine.inspection import ModelReport
+
+_COLUMN = 620
+_NOT_A_MODEL = Notice(
+    "not-a-model",
+    "“{name}” isn't part of a model.",
+    "Choose a model's folder (the one that holds config.json) or a GGUF file.",
+)
+_BUSY = Notice(
+    "load-under-way",
+    "A model is being loaded.",
+    "Wait for it or cancel the load, then choose again.",
+)
+
+
+class ModelLoader(QWidget):
+    """Asks for inspections and loads; what it shows comes from reports and model states alone."""
+
+    inspect_requested = Signal(object)  # Path
+    load_requested = Signal(object)  # Path
+    cancel_requested = Signal()
+    closed = Signal()
+    refused = Signal(object)  # Notice: what was picked is no model
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state = ModelState()
+        self._load_when_inspected: Path | None = None
+        self._dialog: QFileDialog | None = None
+        self._build()
+        self._connect_signals()
+        self._paint_icons(current_theme())
+        self.set_model_state(self._state)
+
+    # What the person does
+
+    def pick(self, path: Path) -> None:
+        """Looks at a path that was chosen or dropped."""
+        model = model_path_of(path)
+        if self._state.phase is ModelPhase.LOADING:
+            self.refused.emit(_BUSY)
+            return
+        if model is None:
+            self.refused.emit(
+                Notice(_NOT_A_MODEL.code, _NOT_A_MODEL.message.format(name=path.name), _NOT_A_MODEL.hint)
+            )
+            return
+        self._load_when_inspected = None
+        self._inspect(model)
+
+    def pick_recent(self, path: Path) -> None:
+        """A model that worked before is loaded at once; the card stays only if something is wrong with it."""
+        self._load_when_inspected = path
+        self._inspect(path)
+
+    def choose_folder(self) -> None:
+        self._open_dialog("Choose a model folder", QFileDialog.FileMode.Directory, "")
+
+    def choose_file(self) -> None:
+        self._open_dialog("Choose a GGUF file", QFileDialog.FileMode.ExistingFile, "GGUF models (*.gguf)")
+
+    # What the window hands in
+
+    def set_model_state(self, state: ModelState) -> None:
+        before, self._state = self._state, state
+        if state.phase is ModelPhase.LOADING and state.path is not None:
+            if self.card.path != state.path:
+                self.card.show_inspecting(state.path)
+            self.card.show_loading(state.progress, working_model=_name(state))
+            self.card.show()
+        elif before.phase is ModelPhase.LOADING:
+            if state.phase is ModelPhase.READY and state.path == before.path:
+                self.card.hide()  # loaded: the chat takes over
+            else:
+                self.card.show_cancelled()  # or it failed; then `show_failure` follows
+        self.close_button.setVisible(state.phase is not ModelPhase.NONE)
+        self._set_choices_enabled(state.phase is not ModelPhase.LOADING)
+        self._dress_choice()
+
+    def show_report(self, report: ModelReport) -> None:
+        """Takes the answer to `inspect_requested`; one for another path has been overtaken."""
+        if report.path != self.card.path or self._state.phase is ModelPhase.LOADING:
+            return
+        self.card.show_report(report)
+        wanted, self._load_when_inspected = self._load_when_inspected, None
+        if wanted == report.path and not why_not_loadable(report):
+            self.load_requested.emit(report.path)
+        elif self.card.load_button.isEnabled():
+            self.card.load_button.setFocus()
+
+    def show_failure(self, path: Path, notice: Notice) -> None:
+        """A load failed."""
+        if self.card.path != path:
+            self.card.show_inspecting(path)
+        self.card.show_failure(notice, working_model=_name(self._state))
+        self.card.show()
+        self._dress_choice()
+
+    def set_recent_models(self, paths: Sequence[Path]) -> None:
+        self.recent.set_paths(paths)
+
+    def set_recent_problems(self, problems: Mapping[Path, str]) -> None:
+        self.recent.set_problems(problems)
+
+    def _inspect(self, path: Path) -> None:
+        self.card.show_inspecting(path)
+        self.card.show()
+        self._dress_choice()
+        self._scroll.ensureVisible(0, 0)
+        self.inspect_requested.emit(path)
+
+    def _dress_choice(self) -> None:
+        """One button calls for a click at a time: choosing, until a card with its own button is there."""
+        calls = self.card.isHidden()
+        set_role(self.folder_button, "primary" if calls else "")
+        theme = current_theme()
+        self.folder_button.setIcon(icon("folder", theme.accent_text if calls else theme.text))
+
+    def _open_dialog(self, title: str, mode: QFileDialog.FileMode, name_filter: str) -> None:
+        """Not modal to the loop: answers stream on and loads go on behind it."""
+        if self._dialog is not None:
+            self._dialog.raise_()
+            return
+        dialog = QFileDialog(self, title, self._start_folder())
+        dialog.setFileMode(mode)
+        if name_filter:
+            dialog.setNameFilter(name_filter)
+        if mode is QFileDialog.FileMode.Directory:
+            dialog.setOption(QFileDialog.Option.ShowDirsOnly, False)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.fileSelected.connect(self._on_file_selected)
+        dialog.finished.connect(self._on_dialog_finished)
+        self._dialog = dialog
+        dialog.open()
+
+    def _on_file_selected(self, name: str) -> None:
+        if name:
+            self.pick(Path(name))
+
+    def _on_dialog_finished(self) -> None:
+        self._dialog = None
+
+    def _start_folder(self) -> str:
+        """Where the last model lies, else the home folder. An unreachable one is Qt's to replace."""
+        known = self._state.path or (self.recent.models[0].path if self.recent.models else None)
+        return str(known.parent if known is not None else Path.home())
+
+    def _set_choices_enabled(self, enabled: bool) -> None:
+        reason = "" if enabled else "Cancel the load first"
+        for button in (self.folder_button, self.file_button):
+            button.setEnabled(enabled)
+            button.setToolTip(reason or button.property("usual_tooltip"))
+        self.recent.setEnabled(enabled)
+
+    def _connect_signals(self) -> None:
+        self.folder_button.clicked.connect(self.choose_folder)
+        self.file_button.clicked.connect(self.choose_file)
+        self.close_button.clicked.connect(self.closed)
+        self.recent.chosen.connect(self.pick_recent)
+        self.card.load_requested.connect(self.load_requested)
+        self.card.cancel_requested.connect(self.cancel_requested)
+        theme_manager().changed.connect(self._paint_icons)
+
+    def _build(self) -> None:
+        self.setAccessibleName("Choose a model")
+        self._bird = QLabel(self)
+        self._title = QLabel("Choose a model", self)
+        self._title.setProperty("role", "display")
+        self._explanation = QLabel(
+            "Kestrel runs language models on this computer; nothing you write leaves it. "
+            "Choose a model's folder or a GGUF file, or drop one anywhere on this window.",
+            self,
+        )
+        self._explanation.setProperty("role", "muted")
+        self._explanation.setWordWrap(True)
+        self.folder_button = _choice(self, "Choose a folder…", "With config.json and safetensors (Ctrl+O)")
+        self.file_button = _choice(self, "Choose a GGUF file…", "A whole model in one file (Ctrl+Shift+O)")
+        self.card = ModelCard(self)
+        self.card.hide()
+        self.recent = RecentModels(self)
+        self.close_button = QToolButton(self)
+        self.close_button.setAccessibleName("Back to the chat")
+        self.close_button.setToolTip("Back to the chat (Esc)")
+        self.close_button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        heading = QHBoxLayout()
+        heading.setSpacing(SPACE_M)
+        heading.addWidget(self._bird)
+        heading.addWidget(self._title, 1)
+        heading.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignTop)
+        choices = QHBoxLayout()
+        choices.setSpacing(SPACE_M)
+        choices.addWidget(self.folder_button)
+        choices.addWidget(self.file_button)
+        choices.addStretch(1)
+        column = QWidget(self)
+        column.setMaximumWidth(_COLUMN)
+        inner = QVBoxLayout(column)
+        inner.setContentsMargins(0, SPACE_XXL, 0, SPACE_XL)
+        inner.setSpacing(SPACE_L)
+        inner.addLayout(heading)
+        inner.addWidget(self._explanation)
+        inner.addLayout(choices)
+        inner.addSpacing(SPACE_S)
+        inner.addWidget(self.card)
+        inner.addWidget(self.recent)
+        inner.addStretch(1)
+        page = QWidget(self)
+        page.setProperty("role", "surface")
+        centred = QHBoxLayout(page)
+        centred.setContentsMargins(SPACE_XL, 0, SPACE_XL, 0)
+        centred.addStretch(1)
+        centred.addWidget(column, 20)
+        centred.addStretch(1)
+        self._scroll = QScrollArea(self)
+        self._scroll.setWidgetResizable(True)
+        self._scroll.setFrameShape(QFrame.Shape.NoFrame)
+        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._scroll.setWidget(page)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(self._scroll)
+
+    def _paint_icons(self, theme: Theme) -> None:
+        ratio = self.devicePixelRatioF()
+        self._bird.setPixmap(pixmap("kestrel", 40, device_pixel_ratio=ratio))
+        self._dress_choice()
+        self.file_button.setIcon(icon("file", theme.text))
+        self.close_button.setIcon(icon("close", theme.text_muted))
+
+
+def _choice(parent: QWidget, text: str, tooltip: str) -> QPushButton:
+    button = QPushButton(parent)
+    set_label(button, text)
+    button.setAccessibleName(text.rstrip("…"))
+    button.setProperty("usual_tooltip", tooltip)
+    button.setToolTip(tooltip)
+    button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+    button.setMinimumHeight(button.fontMetrics().height() + 2 * SPACE_M)
+    return button
+
+
+def _name(state: ModelState) -> str:
+    """The model that answers now, also while another one loads."""
+    return state.summary.name if state.summary is not None else ""

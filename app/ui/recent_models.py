@@ -1,0 +1,127 @@
+"""Models that were loaded before, each one click away; one that is gone stays in the list with the reason.
+
+Signals: chosen(Path).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+
+from app.ui.elided_label import ElidedLabel
+from app.ui.icons import pixmap
+from app.ui.style_sheet import set_role
+from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+
+
+def why_unavailable(path: Path) -> str:
+    """Why a model that was there once can't be opened now; "" if it can. Touches the disk."""
+    kind = "folder" if path.suffix.lower() != ".gguf" else "file"
+    try:
+        if not path.exists():
+            return f"The {kind} isn't there any more"
+        if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+            return f"This {kind} can't be read with your permissions"
+    except OSError as error:  # an unplugged drive, a share that is down
+        return f"The {kind} can't be reached ({error.strerror or error})"
+    return ""
+
+
+def shown_name(path: Path) -> str:
+    """The name a person knows a model by."""
+    return (path.stem if path.suffix.lower() == ".gguf" else path.name) or str(path)
+
+
+class RecentModel(QPushButton):
+    """One line: name, and where it lies or why it can't be had."""
+
+    def __init__(self, path: Path, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.path = path
+        self.problem = ""
+        self._icon = QLabel(self)
+        self._name = ElidedLabel(shown_name(path), self)
+        self._place = ElidedLabel("", self, mode=Qt.TextElideMode.ElideMiddle)
+        self._place.setProperty("role", "small")
+        for part in (self._icon, self._name, self._place):
+            part.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        text = QVBoxLayout()
+        text.setSpacing(0)
+        text.addWidget(self._name)
+        text.addWidget(self._place)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(SPACE_M, SPACE_S, SPACE_M, SPACE_S)
+        row.setSpacing(SPACE_M)
+        row.addWidget(self._icon)
+        row.addLayout(text, 1)
+        self.setProperty("role", "row")
+        self.setMinimumHeight(self.fontMetrics().height() * 2 + 3 * SPACE_S)
+        self.set_problem("")
+        theme_manager().changed.connect(self._paint_icon)
+
+    def set_problem(self, problem: str) -> None:
+        """A model with a problem is greyed and says why; "" makes it usable."""
+        self.problem = problem
+        self.setEnabled(not problem)
+        self._place.setText(problem or str(self.path.parent))
+        self.setAccessibleName(f"{shown_name(self.path)}: {problem or 'load this model'}")
+        self.setToolTip(f"{problem}\n{self.path}" if problem else f"Load {self.path}")
+        set_role(self._place, "warning-small" if problem else "small")
+        self._paint_icon(current_theme())
+
+    def _paint_icon(self, theme: Theme) -> None:
+        color = theme.border if self.problem else theme.text_muted
+        name = "file" if self.path.suffix.lower() == ".gguf" else "folder"
+        ratio = self.devicePixelRatioF()
+        self._icon.setPixmap(pixmap(name, ICON_SIZE, color=color, device_pixel_ratio=ratio))
+
+
+class RecentModels(QWidget):
+    """The list. The window checks the paths on a background thread and hands the reasons in."""
+
+    chosen = Signal(object)  # Path
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._models: list[RecentModel] = []
+        self._title = QLabel("Recent models", self)
+        self._title.setProperty("role", "section")
+        frame = QFrame(self)
+        frame.setProperty("role", "card")
+        self._layout = QVBoxLayout(frame)
+        self._layout.setContentsMargins(SPACE_XS, SPACE_XS, SPACE_XS, SPACE_XS)
+        self._layout.setSpacing(0)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_S)
+        layout.addWidget(self._title)
+        layout.addWidget(frame)
+        self.hide()
+
+    @property
+    def models(self) -> tuple[RecentModel, ...]:
+        return tuple(self._models)
+
+    def set_paths(self, paths: Sequence[Path]) -> None:
+        """Newest first."""
+        if [model.path for model in self._models] == list(paths):
+            return
+        for model in self._models:
+            self._layout.removeWidget(model)
+            model.hide()
+            model.deleteLater()
+        self._models = [RecentModel(path, self) for path in paths]
+        for model in self._models:
+            model.clicked.connect(lambda _checked=False, path=model.path: self.chosen.emit(path))
+            self._layout.addWidget(model)
+        self.setVisible(bool(paths))
+
+    def set_problems(self, problems: Mapping[Path, str]) -> None:
+        """Reasons by path; a path that isn't named keeps its state."""
+        for model in self._models:
+            if model.path in problems:
+                model.set_problem(problems[model.path])

@@ -1,0 +1,75 @@
+"""The line at the bottom: which device works, how long a chat may get, how fast the last answer was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
+
+from app.controller import ModelPhase, ModelState
+from app.conversations import AnswerStats
+from app.ui.elided_label import ElidedLabel
+from app.ui.icons import pixmap
+from app.ui.text_format import format_speed, format_tokens
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+
+if TYPE_CHECKING:
+    from engine.engine import ModelSummary
+
+_ICON = 14
+
+
+class StatusLine(QWidget):
+    """Never claims a device that isn't at work: it repeats what the engine's summary says."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Status")
+        self._icon = QLabel(self)
+        self.device = ElidedLabel("No model is loaded", self)
+        self.context = QLabel(self)
+        self.speed = QLabel(self)
+        for label in (self.device, self.context, self.speed):
+            label.setProperty("role", "small")
+        self.context.setToolTip("The longest conversation this model can keep in view")
+        self.speed.setToolTip("Speed of the last answer")
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(SPACE_M, SPACE_XS + 1, SPACE_M, SPACE_XS + 2)
+        layout.setSpacing(SPACE_S)
+        layout.addWidget(self._icon)
+        layout.addWidget(self.device, 1)
+        layout.addWidget(self.context)
+        layout.addSpacing(SPACE_L - SPACE_S)
+        layout.addWidget(self.speed)
+        self._paint_icon(current_theme())
+        theme_manager().changed.connect(self._paint_icon)
+
+    def set_model_state(self, state: ModelState) -> None:
+        summary = state.summary
+        if summary is not None:
+            self.device.setText(device_sentence(summary))
+            self.context.setText(f"Context {format_tokens(summary.context_length)}")
+        else:
+            loading = state.phase is ModelPhase.LOADING
+            self.device.setText("A model is being loaded" if loading else "No model is loaded")
+            self.context.setText("")
+            self.speed.setText("")
+
+    def set_last_answer(self, stats: AnswerStats | None) -> None:
+        speed = format_speed(stats.decode_tokens, stats.decode_seconds) if stats is not None else ""
+        self.speed.setText(f"Last answer {speed}" if speed else "")
+
+    def _paint_icon(self, theme: Theme) -> None:
+        ratio = self.devicePixelRatioF()
+        self._icon.setPixmap(pixmap("chip", _ICON, color=theme.text_muted, device_pixel_ratio=ratio))
+
+
+def device_sentence(summary: ModelSummary) -> str:
+    """What computes, and, when it isn't the card, that it isn't."""
+    reason = next((notice.message for notice in summary.notices if notice.code in _DEVICE_CODES), "")
+    if not reason:
+        return summary.device_description
+    return f"{summary.device_description} — {reason[:1].lower()}{reason[1:].rstrip('.')}"
+
+
+_DEVICE_CODES = ("device-cpu", "cpu-only", "no-gpu", "gpu-not-used")

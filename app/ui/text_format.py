@@ -1,0 +1,58 @@
+"""Numbers and dates as people write them. Pure functions; no widget, no Qt.
+
+Sizes are decimal (1 GB = 10^9 bytes), as model pages and most file managers give them.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+
+_THIN = "\u202f"  # narrow no-break space between a number and its unit
+
+
+def format_bytes(count: int) -> str:
+    """93_412_352 -> "93 MB"; two digits that count, at least."""
+    return _scaled(count, ("bytes", "kB", "MB", "GB", "TB"))
+
+
+def format_count(count: int) -> str:
+    """134_515_008 -> "135 M"."""
+    return _scaled(count, ("", "K", "M", "B", "T"))
+
+
+def format_tokens(count: int) -> str:
+    """131_072 -> "131,072 tokens"."""
+    return f"{count:,} token" + ("" if count == 1 else "s")
+
+
+def format_speed(tokens: int, seconds: float) -> str:
+    """Tokens per second, or "" when nothing was measured."""
+    if tokens <= 0 or seconds <= 0:
+        return ""
+    rate = tokens / seconds
+    return f"{rate:.1f} tok/s" if rate < 100 else f"{rate:,.0f} tok/s"
+
+
+def day_group(day: date, today: date) -> str:
+    """The heading a conversation stands under."""
+    age = (today - day).days
+    if age <= 0:  # a clock that was set back puts days into the future
+        return "Today"
+    if age == 1:
+        return "Yesterday"
+    return "Last 7 days" if age < 7 else "Earlier"
+
+
+def _scaled(count: int, units: tuple[str, ...]) -> str:
+    value = float(count)
+    for unit in units:
+        # 999.6 would be shown as 1000, which belongs to the next unit
+        if round(value) < 1000 or unit == units[-1]:
+            whole = unit == units[0] or value >= 99.5
+            digits = 0 if whole else (1 if value >= 9.95 else 2)
+            number = f"{value:.{digits}f}"
+            if "." in number:
+                number = number.rstrip("0").rstrip(".")
+            return f"{number}{_THIN}{unit}" if unit else number
+        value /= 1000
+    raise AssertionError("the last unit takes every number")
