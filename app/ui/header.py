@@ -74,7 +74,7 @@ def _chip_words(state: ModelState) -> tuple[str, str, str, str]:
     percent = f" · {fraction:.0%}" if fraction is not None else " …"
     tooltip = f"{progress_sentence(state.progress)}; show the progress"
     if state.summary is not None:
-        tooltip = f"{state.summary.name} goes on working. {tooltip}"
+        tooltip = f"{state.summary.name} stays loaded until it is ready. {tooltip}"
     return "Loading ", state.name, percent, tooltip
 
 

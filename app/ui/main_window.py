@@ -299,7 +299,7 @@ class MainWindow(QMainWindow):
         self.header.chip.set_state(state)
         self.status.set_model_state(state)
         self.loader.set_model_state(state)
-        self.chat.set_model_ready(state.summary is not None, _composer_hint(state))
+        self.chat.set_model_ready(state.phase is ModelPhase.READY, _composer_hint(state))
         loaded = before.phase is ModelPhase.LOADING and state.phase is ModelPhase.READY
         if loaded and state.path == before.path and self.showing_models:
             self.show_chat()
@@ -397,7 +397,7 @@ class MainWindow(QMainWindow):
 
 def _composer_hint(state: ModelState) -> str:
     """What the composer says while nothing can be sent; "" when something can."""
-    if state.summary is not None:
+    if state.phase is ModelPhase.READY:
         return ""
     if state.phase is ModelPhase.LOADING:
         return f"{state.name} is being loaded. {_WRITE_ANYWAY}"

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushBut
 from app.ui.elided_label import ElidedLabel
 from app.ui.icons import pixmap
 from app.ui.load_progress import LoadProgressView
-from app.ui.model_facts import model_facts, why_not_loadable
+from app.ui.model_facts import fit_warning, model_facts, why_not_loadable
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import set_role
 from app.ui.theme import (
@@ -114,6 +114,9 @@ class ModelCard(QFrame):
         self._subtitle.setText("  ·  ".join(dict.fromkeys([*family, kind] if kind else family)))
         self._set_facts(model_facts(report))
         lines = [NoticeLine(notice, self, kind="error") for notice in report.problems]
+        warning = fit_warning(report)
+        if warning is not None:
+            lines.append(NoticeLine(warning, self, kind="warning"))
         lines += [NoticeLine(notice, self, kind="info") for notice in report.notices]
         self._set_lines(lines)
         self._set_loading(False)
@@ -126,7 +129,9 @@ class ModelCard(QFrame):
             self.progress.restart()
             self._set_loading(True)
         self.progress.show_progress(progress)
-        self._set_meanwhile(f"{working_model} goes on working meanwhile." if working_model else "")
+        self._set_meanwhile(
+            f"{working_model} stays loaded until this one is ready." if working_model else ""
+        )
 
     def show_failure(self, notice: Notice, *, working_model: str = "") -> None:
         """The load failed; the model that was loaded before goes on working, and the card says so."""

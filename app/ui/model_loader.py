@@ -91,7 +91,7 @@ class ModelLoader(QWidget):
             )
             return
         self._load_when_inspected = None
-        self._inspect(model)
+        self._inspect(model.absolute())
 
     def pick_recent(self, path: Path) -> None:
         """A model that worked before is loaded at once; the card stays only if something is wrong with it."""

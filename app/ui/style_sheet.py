@@ -1,8 +1,9 @@
 """The application's style sheet, made from a theme.
 
 Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
-buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title", "display",
-"section", "current", "danger", "warning", "warning-small"; frames "card", "surface", "banner", "header", "status".
+buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title",
+"display", "section", "current", "danger", "warning", "warning-small"; frames "card", "surface", "banner",
+"header", "status".
 """
 
 from __future__ import annotations

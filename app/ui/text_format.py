@@ -48,8 +48,8 @@ def _scaled(count: int, units: tuple[str, ...]) -> str:
     for unit in units:
         # 999.6 would be shown as 1000, which belongs to the next unit
         if round(value) < 1000 or unit == units[-1]:
-            whole = unit == units[0] or value >= 99.5
-            digits = 0 if whole else (1 if value >= 9.95 else 2)
+            whole = unit == units[0] or value >= 99.95
+            digits = 0 if whole else (1 if value >= 9.995 else 2)
             number = f"{value:.{digits}f}"
             if "." in number:
                 number = number.rstrip("0").rstrip(".")
