@@ -1,0 +1,97 @@
+"""Notices over the chat: one for each code, there until dismissed, text shown as text."""
+
+from __future__ import annotations
+
+import pytest
+from app.ui.banner import Banner, BannerStack, Severity
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton, QToolButton
+
+from engine.notices import Notice
+
+
+def notice(code: str, message: str = "") -> Notice:
+    return Notice(code, message or f"What happened: {code}.", "What to do.")
+
+
+@pytest.fixture
+def stack(qtbot) -> BannerStack:
+    stack = BannerStack()
+    qtbot.addWidget(stack)
+    return stack
+
+
+def shown(stack: BannerStack) -> list[str]:
+    banners = [banner for banner in stack.findChildren(Banner) if not banner.isHidden()]
+    return [banner.notice.code for banner in sorted(banners, key=lambda banner: banner.y())]
+
+
+def test_stack_takes_no_room_while_there_is_nothing_to_say(stack: BannerStack) -> None:
+    assert stack.isHidden()
+    stack.show_notice(notice("a"))
+    assert not stack.isHidden()
+    stack.dismiss("a")
+    assert stack.isHidden()
+
+
+def test_same_code_is_brought_up_to_date_instead_of_stacked_twice(stack: BannerStack) -> None:
+    stack.show_notice(notice("a", "First."))
+    stack.show_notice(notice("b"))
+    stack.show_notice(notice("a", "Second."), severity=Severity.ERROR)
+    assert [one.code for one in stack.notices()] == ["a", "b"]
+    assert stack.notices()[0].message == "Second."
+    [banner] = [banner for banner in stack.findChildren(Banner) if banner.notice.code == "a"]
+    assert banner.accessibleName().startswith("Error: Second.")
+
+
+def test_close_button_dismisses_that_notice_alone(stack: BannerStack, qtbot) -> None:
+    for code in "ab":
+        stack.show_notice(notice(code))
+    [banner] = [banner for banner in stack.findChildren(Banner) if banner.notice.code == "a"]
+    qtbot.mouseClick(banner.findChild(QToolButton), Qt.MouseButton.LeftButton)
+    assert [one.code for one in stack.notices()] == ["b"]
+
+
+def test_dismissing_what_is_not_there_changes_nothing(stack: BannerStack) -> None:
+    stack.show_notice(notice("a"))
+    stack.dismiss("never-raised")
+    assert [one.code for one in stack.notices()] == ["a"]
+
+
+def test_a_flood_is_folded_and_none_is_lost(stack: BannerStack, qtbot) -> None:
+    for number in range(6):
+        stack.show_notice(notice(f"n{number}"))
+    stack.resize(700, 500)
+    stack.show()
+    assert len(stack.notices()) == 6
+    assert set(shown(stack)) == {"n5", "n4", "n3"}
+    [more] = [button for button in stack.findChildren(QPushButton) if button.text() == "Show 3 more"]
+    qtbot.mouseClick(more, Qt.MouseButton.LeftButton)
+    assert set(shown(stack)) == {f"n{number}" for number in range(6)}
+    for number in range(6):
+        stack.dismiss(f"n{number}")
+    for number in range(4):
+        stack.show_notice(notice(f"m{number}"))
+    assert len(shown(stack)) == 3, "unfolding must not outlive the notices it was asked for"
+
+
+def test_markup_in_a_file_name_is_shown_as_text(stack: BannerStack) -> None:
+    stack.show_notice(notice("a", "The file <b>x</b><img src='http://a.b/c.png'> is damaged."))
+    labels = [label for label in stack.findChildren(QLabel) if "<b>" in label.text()]
+    assert labels
+    assert all(label.textFormat() == Qt.TextFormat.PlainText for label in labels)
+
+
+def test_details_stay_closed_until_asked_for(stack: BannerStack, qtbot) -> None:
+    stack.show_notice(notice("a"), details="Traceback: line 1")
+    stack.resize(700, 300)
+    stack.show()
+    details = stack.findChild(QPlainTextEdit)
+    button = next(one for one in stack.findChildren(QPushButton) if one.text() == "Details")
+    assert not details.isVisible()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert details.isVisible()
+    assert details.toPlainText() == "Traceback: line 1"
+    stack.show_notice(notice("a"))
+    assert not details.isVisible(), "the newer notice has no details"
+    assert not button.isVisible()
