@@ -16,8 +16,8 @@ MAX_SIZE = 2**24  # larger than any hidden size, vocabulary or feed-forward laye
 class ConfigReader:
     """Typed, range-checked access to one JSON object. A key that is null counts as absent.
 
-    `key_names` gives the names that the file itself uses where they differ (GGUF metadata). `notices` is
-    shared by a reader and its sections: what had to be assumed is said there.
+    `path` stands before every key in messages. `notices` is shared by a reader and its sections: what had
+    to be assumed is said there.
     """
 
     def __init__(
@@ -26,14 +26,12 @@ class ConfigReader:
         file: str,
         *,
         path: str = "",
-        key_names: Mapping[str, str] | None = None,
         notices: list[Notice] | None = None,
     ) -> None:
         self.values = values
         self.file = file
         self.notices: list[Notice] = [] if notices is None else notices
         self._path = path
-        self._key_names = key_names or {}
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -43,7 +41,7 @@ class ConfigReader:
         return key in self.values
 
     def name_of(self, key: str) -> str:
-        return self._key_names.get(key, f"{self._path}{key}")
+        return f"{self._path}{key}"
 
     def integer(
         self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_SIZE

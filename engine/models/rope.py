@@ -1,9 +1,10 @@
 """Rotary settings of a config, in every layout that checkpoints write them.
 
-Old: `rope_theta` (and `partial_rotary_factor`) beside a `rope_scaling` object whose kind is `type` or `rope_type`.
-New: everything in one `rope_parameters` object. Precedence and defaults are those of transformers 5: `rope_scaling`
-before `rope_parameters` as a whole, the object's own `rope_theta` before the one beside it. A kind that is not known
-here is refused by name: plain RoPE in its place reads short prompts well and falls apart on long ones.
+Old: `rope_theta` (and `partial_rotary_factor`) beside a `rope_scaling` object whose kind is `type` or
+`rope_type`. New: everything in one `rope_parameters` object. Precedence and defaults are those of
+transformers 5: `rope_scaling` before `rope_parameters` as a whole, the object's own `rope_theta` before the
+one beside it. A kind that is not known here is refused by name: plain RoPE in its place reads short prompts
+well and falls apart on long ones.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def read_rope(
     default_theta: float,
     multimodal: bool = False,
 ) -> RopeSpec:
-    """The rotary settings of all layers. `multimodal` accepts the kind "mrope", which on text is plain RoPE."""
+    """The rotary settings of all layers. `multimodal` accepts the kind "mrope": plain RoPE on text."""
     settings = _settings(config)
     kind = _kind(settings, multimodal=multimodal)
     theta = _theta(config, settings, default_theta)
@@ -57,7 +58,7 @@ def _settings(config: ConfigReader) -> ConfigReader:
     nested = [key for key, value in settings.values.items() if isinstance(value, dict)]
     if nested:
         raise UnsupportedModelError(
-            f"{shown(config.file)}: {settings.name_of(nested[0])} gives one kind of layer its own rotary settings, "
+            f"{shown(config.file)}: {settings.name_of(nested[0])} has rotary settings for one kind of layer, "
             "which this engine can't do for this family."
         )
     return settings
@@ -166,7 +167,7 @@ def _beta(settings: ConfigReader, key: str, default: float) -> float:
 
 
 def _yarn_attention_factor(settings: ConfigReader, factor: float) -> float:
-    """What cos and sin are multiplied by: as given, or from `mscale` and `mscale_all_dim`, or from the factor."""
+    """What cos and sin are multiplied by: as given, from `mscale` and `mscale_all_dim`, or from `factor`."""
     if "attention_factor" in settings:
         return settings.number("attention_factor", above=0.0, at_most=MAX_FACTOR)
     if settings.values.get("mscale") and settings.values.get("mscale_all_dim"):  # 0 counts as absent, too

@@ -1,7 +1,9 @@
-"""Where the weights of a model come from: names, shapes and types first, the bytes one tensor at a time later.
+"""Where the weights of a model come from: names, shapes and types first, the bytes one tensor at a time
+later.
 
 A source knows a model's file format and nothing of what the tensors are for. Names are canonical (see
-`engine.models.spec.Piece`): prefixes are dropped and GGUF names are translated, so one family file serves every format.
+`engine.models.spec.Piece`): prefixes are dropped and GGUF names are translated, so one family file serves
+every format.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 class TensorInfo:
     """What a file says of one tensor, without reading it.
 
-    `dtype` is the type as stored, in the words of the format: "BF16", "F16", "F32", or a GGUF type such as "Q4_1".
-    `num_bytes` is the size in the file. `stored_name` is the name in the file, for messages.
+    `dtype` is the type as stored, in the words of the format: "BF16", "F16", "F32", or a GGUF type such as
+    "Q4_1". `num_bytes` is the size in the file. `stored_name` is the name in the file, for messages.
     """
 
     shape: tuple[int, ...]
@@ -34,15 +36,15 @@ class TensorInfo:
 
 
 class TensorSource(Protocol):
-    """An open model file, or all shards of one. Not safe to read from several threads at once."""
+    """An open model file, or all shards of one. Reading from several threads at once is safe."""
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every tensor that belongs to the language model, by canonical name. Reads nothing."""
 
     def read(self, name: str) -> torch.Tensor:
-        """The tensor on the CPU, contiguous and the caller's own: as stored (bfloat16, float16, float32); GGUF types
-        that are none of these are dequantised to float32. Raises ModelFileError when the file has become unreadable
-        or shorter since it was opened."""
+        """The tensor on the CPU, contiguous and the caller's own: as stored (bfloat16, float16, float32);
+        GGUF types that are none of these are dequantised to float32. Raises ModelFileError when the file
+        has become unreadable or shorter since it was opened."""
 
     def close(self) -> None:
         """Closes the files. Reading afterwards is a mistake of the program. Closing twice does nothing."""

@@ -1,0 +1,129 @@
+"""What can be said of a model without loading it: the model card, and `inspect` on the command line.
+
+Headers only, no torch. Every problem that is found stands in the report; none of them is raised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.config import EngineConfig
+from engine.cpu.memory import RESERVE_BYTES, available_bytes
+from engine.model_folder import read_parts
+from engine.model_parts import ModelParts, Problems
+from engine.models.spec import ModelSpec
+from engine.notices import Notice
+from engine.weights.sizes import WeightBytes, kv_bytes_per_token, kv_bytes_per_token_native, weight_bytes
+
+USUAL_CONTEXT = 4096  # tokens that a chat is given room for when nothing else is asked for
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether weights and cache fit into one kind of memory, for each format of the weights."""
+
+    available_bytes: int
+    context: int  # tokens of cache that are counted
+    native: bool
+    q8: bool
+    q4: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "available_bytes": self.available_bytes,
+            "context": self.context,
+            "native": self.native,
+            "q8": self.q8,
+            "q4": self.q4,
+        }
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """Numbers are 0 and texts empty where a problem kept them from being found out."""
+
+    path: Path
+    name: str
+    kind: Literal["safetensors", "gguf"]
+    architecture: str  # class name as the checkpoint gives it
+    family: str  # name for people
+    parameters: int  # numbers in all tensors of the language model
+    file_bytes: int
+    layers: int
+    context_length: int  # tokens
+    kv_bytes_per_token: int  # int8 cache
+    kv_bytes_per_token_native: int  # float32 cache
+    weight_bytes: WeightBytes
+    fits: Mapping[str, Fit]  # by kind of memory: "ram"
+    problems: tuple[Notice, ...]  # what keeps the model from being loaded
+    notices: tuple[Notice, ...]  # what will be left out, assumed or changed
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "name": self.name,
+            "kind": self.kind,
+            "architecture": self.architecture,
+            "family": self.family,
+            "parameters": self.parameters,
+            "file_bytes": self.file_bytes,
+            "layers": self.layers,
+            "context_length": self.context_length,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "kv_bytes_per_token_native": self.kv_bytes_per_token_native,
+            "weight_bytes": self.weight_bytes.as_json(),
+            "fits": {memory: fit.as_json() for memory, fit in self.fits.items()},
+            "problems": [problem.as_json() for problem in self.problems],
+            "notices": [notice.as_json() for notice in self.notices],
+        }
+
+
+def inspect_model(path: Path, config: EngineConfig = EngineConfig()) -> ModelReport:  # noqa: B008  (frozen)
+    """Looks at a model folder or a GGUF file. Never raises EngineError."""
+    problems = Problems(collect=True)
+    parts = read_parts(path, problems)
+    try:
+        return _report(parts, problems.found, config)
+    finally:
+        parts.close()
+
+
+def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> ModelReport:
+    spec = parts.spec
+    stored = {} if parts.tensors is None else parts.tensors.tensors()
+    size = WeightBytes(0, 0, 0) if spec is None else weight_bytes(spec, parts.parameters, stored)
+    return ModelReport(
+        path=parts.path,
+        name=parts.name,
+        kind=parts.kind,
+        architecture=parts.architecture,
+        family="" if spec is None else spec.family,
+        parameters=sum(math.prod(parameter.shape) for parameter in parts.parameters),
+        file_bytes=parts.file_bytes,
+        layers=0 if spec is None else spec.num_layers,
+        context_length=0 if spec is None else spec.context_length,
+        kv_bytes_per_token=0 if spec is None else kv_bytes_per_token(spec),
+        kv_bytes_per_token_native=0 if spec is None else kv_bytes_per_token_native(spec),
+        weight_bytes=size,
+        fits={} if spec is None else {"ram": _fit(spec, size, config, available_bytes())},
+        problems=tuple(problems),
+        notices=tuple(parts.notices),
+    )
+
+
+def _fit(spec: ModelSpec, size: WeightBytes, config: EngineConfig, available: int) -> Fit:
+    """Weights, a cache of the length that was asked for (or a usual one), and the reserve."""
+    context = min(config.context or USUAL_CONTEXT, spec.context_length)
+    per_token = kv_bytes_per_token(spec) if config.kv == "int8" else kv_bytes_per_token_native(spec)
+    room = available - RESERVE_BYTES - context * per_token
+    return Fit(
+        available_bytes=available,
+        context=context,
+        native=size.native <= room,
+        q8=size.q8 <= room,
+        q4=size.q4 <= room,
+    )

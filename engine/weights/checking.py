@@ -1,0 +1,63 @@
+"""Whether the tensors of the files are those that the model is made of: every one exactly once, in its
+shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.errors import EngineError, ModelFileError, UnsupportedModelError
+from engine.foreign_files import shown, some_names
+from engine.models.spec import Parameter
+from engine.weights.source import TensorInfo
+
+
+def check_tensors(
+    parameters: Sequence[Parameter],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    readable: frozenset[str],
+    config_file: str,
+) -> None:
+    """Raises one error that names what is missing, unexpected or of another shape, or has an unreadable type.
+
+    `readable` are the types (`TensorInfo.dtype`) that the source can turn into numbers.
+    """
+    pieces = {piece.source: piece.shape for parameter in parameters for piece in parameter.pieces}
+    unreadable = [info for name, info in tensors.items() if name in pieces and info.dtype not in readable]
+    if unreadable:
+        raise _unreadable(unreadable)
+    missing = [name for name in pieces if name not in tensors]
+    unexpected = [info.stored_name for name, info in tensors.items() if name not in pieces]
+    misshaped = [
+        f"{info.stored_name} ({_shape(info.shape)}, not {_shape(pieces[name])})"
+        for name, info in tensors.items()
+        if name in pieces and info.shape != pieces[name]
+    ]
+    faults = [
+        f"{len(names)} {_count(names, 'is', 'are')} {what} ({some_names(names)})"
+        for names, what in ((missing, "missing"), (unexpected, "unexpected"), (misshaped, "of another shape"))
+        if names
+    ]
+    if faults:
+        raise ModelFileError(
+            f"The tensors of this model don't fit {shown(config_file)}: {'; '.join(faults)}.",
+            "Download the model again; if it stays so, the files belong to different models.",
+        )
+
+
+def _unreadable(infos: Sequence[TensorInfo]) -> EngineError:
+    types = sorted({info.dtype for info in infos})
+    return UnsupportedModelError(
+        f"{len(infos)} {_count(infos, 'tensor is', 'tensors are')} stored as {', '.join(types)}, which can't "
+        f"be read here ({some_names([info.stored_name for info in infos])}).",
+        "Pick the model's bf16, fp16 or fp32 files, or a GGUF file.",
+    )
+
+
+def _count(things: Sequence[object], one: str, many: str) -> str:
+    return one if len(things) == 1 else many
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(size) for size in shape) or "a single number"

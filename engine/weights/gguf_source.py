@@ -1,0 +1,124 @@
+"""Tensors of a GGUF file under the names and in the row order of a Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.weights.gguf_header import GgufHeader, GgufTensor, read_gguf_header
+from engine.weights.gguf_package import PLAIN_DTYPES, dequantize_into, type_sizes
+from engine.weights.source import TensorInfo
+from engine.weights.weight_file import WeightFile, new_buffer
+
+if TYPE_CHECKING:
+    import torch
+
+_MODEL_NAMES = {
+    "token_embd.weight": "embed_tokens.weight",
+    "output_norm.weight": "norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER_NAMES = {
+    "attn_norm.weight": "input_layernorm.weight",
+    "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_k.weight": "self_attn.k_proj.weight",
+    "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_q.bias": "self_attn.q_proj.bias",
+    "attn_k.bias": "self_attn.k_proj.bias",
+    "attn_v.bias": "self_attn.v_proj.bias",
+    "attn_q_norm.weight": "self_attn.q_norm.weight",
+    "attn_k_norm.weight": "self_attn.k_norm.weight",
+    "attn_output.weight": "self_attn.o_proj.weight",
+    "attn_output.bias": "self_attn.o_proj.bias",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+    "ffn_gate.bias": "mlp.gate_proj.bias",
+    "ffn_up.bias": "mlp.up_proj.bias",
+    "ffn_down.bias": "mlp.down_proj.bias",
+    "ffn_gate_inp.weight": "mlp.gate.weight",
+    "ffn_gate_exps.weight": "mlp.experts.gate_proj",
+    "ffn_up_exps.weight": "mlp.experts.up_proj",
+    "ffn_down_exps.weight": "mlp.experts.down_proj",
+}
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
+
+FREQUENCY_FACTORS = "rope_freqs.weight"  # a setting in the shape of a tensor; not part of the weights
+
+
+def canonical_name(name: str) -> str:
+    """The engine's name of a GGUF tensor; names without one stay as they are, and are unexpected later."""
+    if name in _MODEL_NAMES:
+        return _MODEL_NAMES[name]
+    match = _LAYER.fullmatch(name)
+    if match and match[2] in _LAYER_NAMES:
+        return f"layers.{match[1]}.{_LAYER_NAMES[match[2]]}"
+    return name
+
+
+class GgufSource:
+    """An open GGUF file. `file_bytes` is its size; `header` holds its settings."""
+
+    def __init__(self, path: Path) -> None:
+        sizes = type_sizes()
+        self._file = WeightFile(path)
+        self._interleaved: Mapping[str, int] = {}
+        try:
+            self.header: GgufHeader = read_gguf_header(self._file, sizes)
+        except BaseException:
+            self._file.close()
+            raise
+        self.file_bytes = self._file.size
+        self._tensors: dict[str, GgufTensor] = {
+            canonical_name(name): tensor
+            for name, tensor in self.header.tensors.items()
+            if name != FREQUENCY_FACTORS
+        }
+
+    def set_interleaved_heads(self, heads: Mapping[str, int]) -> None:
+        """Names of tensors whose rows are stored in pairs for neighbouring-pair rotary, with their head
+        counts.
+
+        `read` gives their rows back in rotate-half order.
+        """
+        self._interleaved = dict(heads)
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return {
+            name: TensorInfo(tensor.shape, tensor.dtype, tensor.num_bytes, tensor.name)
+            for name, tensor in self._tensors.items()
+        }
+
+    def read_raw(self, tensor: GgufTensor) -> bytes:
+        """The bytes of a small tensor, as they are in the file."""
+        raw = bytearray(tensor.num_bytes)
+        self._file.read_into(memoryview(raw), tensor.start)
+        return bytes(raw)
+
+    def read(self, name: str) -> torch.Tensor:
+        import torch
+
+        tensor = self._tensors[name]
+        raw = new_buffer(tensor.num_bytes, name)
+        self._file.read_tensor_bytes(raw, tensor.start)
+        if tensor.dtype in PLAIN_DTYPES:
+            dtypes = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+            values = raw.view(dtypes[tensor.dtype])
+        else:
+            values = new_buffer(4 * tensor.num_elements, name).view(torch.float32)
+            dequantize_into(values.numpy(), raw.numpy(), tensor.dtype)
+        values = values.view(tensor.shape)
+        heads = self._interleaved.get(name)
+        return values if heads is None else _rotate_half_rows(values, heads)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _rotate_half_rows(values: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows 0, 1, 2, 3, … of each head were features 0, D/2, 1, D/2 + 1, …: puts them back."""
+    pairs = values.view(heads, -1, 2, *values.shape[1:])  # (heads, D / 2, 2, …)
+    return pairs.transpose(1, 2).reshape(values.shape)

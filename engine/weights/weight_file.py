@@ -1,0 +1,67 @@
+"""An open file of weights, read by offset.
+
+Files are not mapped into memory: a map needs address space for the whole file, ends the process when the file
+shrinks, and faults its pages in while the caller holds the interpreter's lock. `readinto` does none of that.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import ModelFileError, OutOfMemoryError
+from engine.foreign_files import file_error, open_binary, shown
+
+if TYPE_CHECKING:
+    import torch
+
+
+class WeightFile:
+    """Reads are safe from several threads: a lock joins each seek to its read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle: io.FileIO = open_binary(path)
+        self.size = os.fstat(self.handle.fileno()).st_size
+        self._lock = threading.Lock()
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fills `buffer` from `offset` on; the interpreter's lock is released while the disk works."""
+        done = 0
+        try:
+            with self._lock:
+                self.handle.seek(offset)
+                while done < len(buffer):
+                    count = self.handle.readinto(buffer[done:])  # at most 2 GiB a call on Linux
+                    if not count:
+                        raise ModelFileError(
+                            f"{shown(self.path.name)} has become shorter since it was opened.",
+                            "Wait until its download or copy is finished, then load it again.",
+                        )
+                    done += count
+        except OSError as error:
+            raise file_error(self.path, error) from error
+
+    def read_tensor_bytes(self, buffer: torch.Tensor, offset: int) -> None:
+        """`read_into` for a flat byte tensor."""
+        view: Any = buffer.numpy()  # shares its memory
+        self.read_into(memoryview(view), offset)
+
+    def close(self) -> None:
+        self.handle.close()
+
+
+def new_buffer(num_bytes: int, name: str) -> torch.Tensor:
+    """`num_bytes` of memory as a byte tensor. Raises OutOfMemoryError."""
+    import torch
+
+    try:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+    except (RuntimeError, MemoryError) as error:  # torch's allocator raises RuntimeError
+        raise OutOfMemoryError(
+            f"There is no memory for {shown(name)} ({num_bytes:,} bytes).",
+            "Close other programs, or pick a smaller model.",
+        ) from error
