@@ -17,6 +17,11 @@ _FIRST_POSITIONS = 256
 
 def inverse_frequencies(rope: RopeSpec) -> torch.Tensor:
     """Radians per position of each pair of features: (dim / 2,) float32."""
+    frequencies = _frequencies_of_kind(rope)
+    return frequencies / torch.tensor(rope.frequency_factors) if rope.frequency_factors else frequencies
+
+
+def _frequencies_of_kind(rope: RopeSpec) -> torch.Tensor:
     exponents = torch.arange(0, rope.dim, 2, dtype=torch.int64).to(torch.float32) / rope.dim
     plain = 1.0 / (rope.theta**exponents)
     match rope.kind:
