@@ -25,7 +25,11 @@ def model_facts(report: ModelReport) -> tuple[Fact, ...]:
     if report.weight_bytes.native:
         weights = report.weight_bytes
         facts += [
-            ("Weights, as stored", format_bytes(weights.native), "Memory for the weights as the file has them"),
+            (
+                "Weights, as stored",
+                format_bytes(weights.native),
+                "Memory for the weights as the file has them",
+            ),
             ("Weights, 8-bit", format_bytes(weights.q8), "Memory for the weights with 8 bits each"),
             ("Weights, 4-bit", format_bytes(weights.q4), "Memory for the weights with 4 bits each"),
         ]

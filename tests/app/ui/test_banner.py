@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from app.ui.banner import Banner, BannerStack, Severity
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton, QToolButton
 
+from app.ui.banner import Banner, BannerStack, Severity
 from engine.notices import Notice
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from app.conversations import ConversationSummary
-from app.ui.conversation_list import ConversationList
-from app.ui.conversation_model import ANSWERING_ROLE, ConversationModel
 from PySide6.QtCore import QItemSelectionModel, Qt
 from PySide6.QtTest import QAbstractItemModelTester
 from PySide6.QtWidgets import QLineEdit, QMenu
+
+from app.conversations import ConversationSummary
+from app.ui.conversation_list import ConversationList
+from app.ui.conversation_model import ANSWERING_ROLE, ConversationModel
 
 NOON = datetime.now().astimezone().replace(hour=12, minute=0)
 
@@ -45,7 +46,13 @@ def test_model_keeps_the_contract_of_item_models(qtbot) -> None:
 def test_conversations_stand_under_their_day() -> None:
     model = ConversationModel(today=lambda: date.today())
     model.set_summaries(
-        [summary("a"), summary("b"), summary("c", days_ago=1), summary("d", days_ago=3), summary("e", days_ago=90)]
+        [
+            summary("a"),
+            summary("b"),
+            summary("c", days_ago=1),
+            summary("d", days_ago=3),
+            summary("e", days_ago=90),
+        ]
     )
     assert texts(model) == [
         "Today", "Title a", "Title b", "Yesterday", "Title c", "Last 7 days", "Title d", "Earlier", "Title e",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 import pytest
-from app.ui.text_format import day_group, format_bytes, format_count, format_speed, format_tokens
 from hypothesis import given
 from hypothesis import strategies as st
+
+from app.ui.text_format import day_group, format_bytes, format_count, format_speed, format_tokens
 
 
 @pytest.mark.parametrize(
