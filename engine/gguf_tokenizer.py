@@ -104,9 +104,9 @@ class GgufTokenizerData:
         scores = _list(metadata, "scores", float)
         for name, values in (("token_type", types), ("scores", scores)):
             if values and len(values) != len(tokens):
+                count = f"{len(values):,} for {len(tokens):,} tokens"
                 raise TokenizerError(
-                    f"{_FILE} has {len(tokens):,} tokens, but tokenizer.ggml.{name} has {len(values):,} entries.",
-                    _DAMAGED_HINT,
+                    f"{_FILE} has the wrong number of tokenizer.ggml.{name}: {count}.", _DAMAGED_HINT
                 )
         if not 0 < len(tokens) <= MAX_TOKENS:
             raise TokenizerError(f"{_FILE} has a vocabulary of {len(tokens):,} tokens.", _DAMAGED_HINT)
