@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.conversation_schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, statements
+from app.conversation_schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from app.files import free_name
 from engine.notices import Notice
 
@@ -183,7 +183,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version >= SCHEMA_VERSION:
                 return
-            for statement in statements(MIGRATIONS[version]):
+            for statement in MIGRATIONS[version]:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {version + 1}")

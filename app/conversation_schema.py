@@ -1,38 +1,42 @@
 """The tables of the conversation store and how an older file becomes a newer one.
 
-`PRAGMA user_version` counts the migrations a file has had. A migration is never edited once it is released; a
-change is a new one at the end.
+`PRAGMA user_version` counts the migrations a file has had. A migration is never edited once it is released;
+a change is a new one at the end.
 """
 
 from __future__ import annotations
 
 APPLICATION_ID = 0x4B435354  # "KCST": tells our files from any other SQLite file
 
-_V1 = """
-CREATE TABLE conversations (
-    id TEXT PRIMARY KEY,
-    title TEXT NOT NULL,
-    renamed INTEGER NOT NULL DEFAULT 0,          -- 1: a person chose the title, so no message changes it
-    model_path TEXT,
-    created_us INTEGER NOT NULL,                 -- microseconds since 1970, UTC
-    updated_us INTEGER NOT NULL,
-    activity INTEGER NOT NULL                    -- grows with every message: the order of the list, whatever
-    clocks do ); CREATE INDEX conversations_by_activity ON conversations (activity); CREATE TABLE messages (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,  -- order within a conversation id TEXT NOT NULL UNIQUE,
-    conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE, role TEXT NOT NULL, text
-    TEXT NOT NULL, thinking TEXT NOT NULL DEFAULT '', status TEXT NOT NULL, created_us INTEGER NOT NULL, stats
-    TEXT                                   -- JSON of AnswerStats ); CREATE INDEX messages_by_conversation ON
-    messages (conversation_id, sequence); CREATE INDEX messages_being_written ON messages (status) WHERE
-    status = 'writing';
-"""
-
-MIGRATIONS: tuple[str, ...] = (_V1,)
-SCHEMA_VERSION = len(MIGRATIONS)
-
-
-def statements(script: str) -> list[str]:
-    """The statements of a migration, one by one: `executescript` would commit a transaction of its own
-    accord.
+_V1 = (
     """
-    without_comments = "\n".join(line.split("--", 1)[0] for line in script.splitlines())
-    return [statement for statement in (part.strip() for part in without_comments.split(";")) if statement]
+    CREATE TABLE conversations (
+        id TEXT PRIMARY KEY,
+        title TEXT NOT NULL,
+        renamed INTEGER NOT NULL DEFAULT 0,  -- 1: a person chose the title, so no message changes it
+        model_path TEXT,
+        created_us INTEGER NOT NULL,         -- microseconds since 1970, UTC
+        updated_us INTEGER NOT NULL,
+        activity INTEGER NOT NULL            -- grows with every message: orders the list, whatever clocks do
+    )
+    """,
+    "CREATE INDEX conversations_by_activity ON conversations (activity)",
+    """
+    CREATE TABLE messages (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT,  -- order within a conversation
+        id TEXT NOT NULL UNIQUE,
+        conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+        role TEXT NOT NULL,
+        text TEXT NOT NULL,
+        thinking TEXT NOT NULL DEFAULT '',
+        status TEXT NOT NULL,
+        created_us INTEGER NOT NULL,
+        stats TEXT                                   -- JSON of AnswerStats
+    )
+    """,
+    "CREATE INDEX messages_by_conversation ON messages (conversation_id, sequence)",
+    "CREATE INDEX messages_being_written ON messages (status) WHERE status = 'writing'",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1,)
+SCHEMA_VERSION = len(MIGRATIONS)

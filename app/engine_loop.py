@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-
 from app.engine_commands import (
     AnswerDelta,
     AnswerFailed,

@@ -30,10 +30,8 @@ class LoadMarker:
         model.
         """
         try:
-            text = self._path.read_text(encoding="utf-8")
+            return Path(json.loads(self._path.read_text(encoding="utf-8"))["model"])
         except FileNotFoundError:
             return None
-        try:
-            return Path(json.loads(text)["model"])
         except (ValueError, KeyError, TypeError):
             return None

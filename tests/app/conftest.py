@@ -1,0 +1,250 @@
+"""What tests of the program share: no screen, no thread left behind, a stall meter, and a fake engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")  # before anything imports Qt
+
+import pytest
+from PySide6.QtCore import QObject, Qt, QTimer
+
+from app.controller import ChatController
+from app.paths import AppPaths
+from app.threads import running_threads
+from engine.config import EngineConfig
+from engine.errors import Cancelled, EngineError
+from engine.generation import (
+    DecodeStats,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    Prefilled,
+    PrefillStats,
+    SamplingParams,
+    TextDelta,
+)
+from engine.notices import Notice
+from engine.progress import LoadProgress, LoadStage, ProgressCallback
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind() -> Iterator[None]:
+    """A thread that outlives its test crashes some later one, far from its cause."""
+    yield
+    assert running_threads() == []
+
+
+class StallMeter(QObject):
+    """Measures how long the event loop did not come round: the longest time between two ticks of a 5 ms
+    timer.
+
+    Start it when the loop runs already; a gap in which the test itself ran outside the loop counts too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_gap_ms = 0.0
+        self._last: float | None = None
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.setInterval(5)
+        self._timer.timeout.connect(self._on_tick)
+
+    def start(self) -> None:
+        self.longest_gap_ms = 0.0
+        self._last = None
+        self._timer.start()
+
+    def stop(self) -> float:
+        """The longest gap since `start`, in milliseconds."""
+        self._on_tick()
+        self._timer.stop()
+        return self.longest_gap_ms
+
+    def _on_tick(self) -> None:
+        now = time.perf_counter()
+        if self._last is not None:
+            self.longest_gap_ms = max(self.longest_gap_ms, (now - self._last) * 1000)
+        self._last = now
+
+
+@pytest.fixture
+def stall_meter(qapp) -> Iterator[StallMeter]:
+    meter = StallMeter()
+    yield meter
+    meter.stop()
+
+
+@dataclass(frozen=True)
+class FakeSummary:
+    """Has the fields of the engine's ModelSummary that the program reads."""
+
+    path: Path
+    name: str = "Fake"
+    family: str = "Fake"
+    architecture: str = "FakeForCausalLM"
+    kind: str = "safetensors"
+    parameters: int = 1_000
+    weight_bytes: int = 4_000
+    context_length: int = 128
+    layers: int = 1
+    device: str = "cpu"
+    device_description: str = "a fake processor"
+    sampling_defaults: SamplingParams = field(default_factory=SamplingParams)
+    notices: tuple[Notice, ...] = ()
+
+
+class FakeEngine:
+    """Says `pieces`, one a token. Waits before the tokens in `gates` until their event is set or it is
+    cancelled.
+    """
+
+    def __init__(self, path: Path, script: EngineScript) -> None:
+        self.summary = FakeSummary(path, name=path.name, notices=script.summary_notices)
+        self.script = script
+        self.closed = False
+
+    def chat_prompt(self, messages):
+        self.script.prompts.append([(message.role, message.content) for message in messages])
+        return SimpleNamespace(
+            ids=(1, 2, 3), text=self.script.prompt_text, notices=self.script.prompt_notices
+        )
+
+    def generate(self, request: GenerationRequest, cancel: threading.Event | None = None):
+        assert not self.closed
+        script = self.script
+        script.requests.append(request)
+        script.engine_threads.add(threading.get_ident())
+        prefill = PrefillStats(tokens=3, reused=1, seconds=0.5)
+        yield Prefilled(prefill)
+        said: list[str] = []
+        reason = FinishReason.END
+        for number, piece in enumerate(script.pieces):
+            if number in script.gates:
+                _wait_for(script.gates[number], cancel)
+            if cancel is not None and cancel.is_set():
+                reason = FinishReason.CANCELLED
+                break
+            if isinstance(piece, Exception):
+                raise piece
+            said.append(piece)
+            yield TextDelta(piece, token_id=number)
+        yield Finished(
+            text="".join(said),
+            token_ids=tuple(range(len(said))),
+            finish_reason=reason,
+            prefill=prefill,
+            decode=DecodeStats(tokens=len(said), seconds=0.25),
+            notices=script.finish_notices,
+        )
+
+    def forget(self, conversation: str) -> None:
+        self.script.forgotten.append(conversation)
+
+    def close(self) -> None:
+        self.closed = True
+        self.script.closed.append(self.summary.path)
+
+
+@dataclass
+class EngineScript:
+    """What the fake engine is to do, and what it was asked. An exception among `pieces` is raised in its
+    place.
+    """
+
+    pieces: list[str | Exception] = field(default_factory=lambda: ["Hel", "lo", " there"])
+    gates: dict[int, threading.Event] = field(default_factory=dict)  # by number of the piece that waits
+    load_gate: threading.Event | None = None  # a load waits for it, half-way
+    load_errors: dict[str, Exception] = field(default_factory=dict)  # by name of the folder
+    prompt_text: str = "prompt"
+    prompt_notices: tuple[Notice, ...] = ()
+    finish_notices: tuple[Notice, ...] = ()
+    summary_notices: tuple[Notice, ...] = ()
+    prompts: list[list[tuple[str, str]]] = field(default_factory=list)
+    requests: list[GenerationRequest] = field(default_factory=list)
+    configs: list[EngineConfig] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    closed: list[Path] = field(default_factory=list)
+    engine_threads: set[int] = field(default_factory=set)
+
+    def load(
+        self, path: Path, config: EngineConfig, on_progress: ProgressCallback, cancel: threading.Event
+    ) -> FakeEngine:
+        """The engine factory."""
+        self.configs.append(config)
+        self.engine_threads.add(threading.get_ident())
+        on_progress(LoadProgress(LoadStage.WEIGHTS, 1, 2))
+        if self.load_gate is not None:
+            _wait_for(self.load_gate, cancel)
+        if cancel.is_set():
+            raise Cancelled
+        if path.name in self.load_errors:
+            raise self.load_errors[path.name]
+        on_progress(LoadProgress(LoadStage.WEIGHTS, 2, 2))
+        return FakeEngine(path, self)
+
+
+def _wait_for(gate: threading.Event, cancel: threading.Event | None) -> None:
+    """Ends when either is set; nothing in a test may hang the whole run."""
+    for _ in range(20_000):
+        if gate.wait(0.001) or (cancel is not None and cancel.is_set()):
+            return
+    raise EngineError("The gate of the fake engine was never opened.")
+
+
+@pytest.fixture
+def script() -> EngineScript:
+    return EngineScript()
+
+
+@pytest.fixture
+def app_paths(tmp_path: Path) -> AppPaths:
+    return AppPaths.under(tmp_path / "program")
+
+
+@pytest.fixture
+def make_controller(
+    qapp, app_paths: AppPaths, script: EngineScript
+) -> Iterator[Callable[..., ChatController]]:
+    """Makes controllers on the fake engine, one after the other as the program's starts are; ends those
+    still running.
+    """
+    made: list[ChatController] = []
+
+    def make(paths: AppPaths = app_paths, **options) -> ChatController:
+        options.setdefault("engine_factory", script.load)
+        controller = ChatController(paths, **options)
+        made.append(controller)
+        return controller
+
+    yield make
+    for controller in made:
+        assert controller.shutdown()
+
+
+@pytest.fixture
+def controller(make_controller: Callable[..., ChatController]) -> ChatController:
+    """Not started yet."""
+    return make_controller()
+
+
+@pytest.fixture
+def record() -> Callable[..., list[tuple]]:
+    """`record(signal, …)` returns a list that fills with (name, *arguments), in the order in which they
+    are emitted.
+    """
+
+    def connect(**signals) -> list[tuple]:
+        seen: list[tuple] = []
+        for name, signal in signals.items():
+            signal.connect(lambda *arguments, name=name: seen.append((name, *arguments)))
+        return seen
+
+    return connect

@@ -1,0 +1,185 @@
+"""Settings survive a restart, a damaged file, another version and a crash while they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from app.load_marker import LoadMarker
+from app.settings import (
+    MAX_RECENT_MODELS,
+    SETTINGS_VERSION,
+    Settings,
+    Theme,
+    load_settings,
+    save_settings,
+    with_recent_model,
+)
+
+FULL = Settings(
+    window_geometry_base64="AdnQywAD",
+    splitter_state_base64="AAAA/w==",
+    recent_models=(Path("/models/模型 1"), Path("/models/b.gguf")),
+    last_model=Path("/models/模型 1"),
+    last_conversation_id="abc",
+    theme=Theme.DARK,
+    context_tokens=4096,
+    threads=2,
+    unknown={"from_the_future": {"a": [1, None]}},
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config" / "settings.json"
+
+
+def test_every_field_comes_back_as_it_was_saved(path: Path) -> None:
+    assert all(getattr(FULL, field.name) != getattr(Settings(), field.name) for field in fields(Settings))
+    save_settings(path, FULL)
+    loaded = load_settings(path)
+    assert (loaded.settings, loaded.notices) == (FULL, ())
+    save_settings(path, Settings())
+    assert load_settings(path).settings == Settings()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names on Windows are text")
+def test_a_model_whose_name_is_not_text_is_remembered(path: Path) -> None:
+    settings = Settings(last_model=Path(os.fsdecode(b"/models/\xff\xfe")))
+    save_settings(path, settings)
+    assert load_settings(path).settings == settings
+
+
+def test_without_a_file_the_defaults_are_used_and_nothing_is_told(path: Path) -> None:
+    loaded = load_settings(path)
+    assert (loaded.settings, loaded.notices) == (Settings(), ())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1, 2]", b"null", b'"text"', b"\xff\xfe{}", b"[" * 100_000, b"\0" * 4096],
+    ids=["empty", "cut off", "list", "null", "text", "not utf-8", "nested", "zeros"],
+)
+def test_a_damaged_file_is_kept_aside_and_the_defaults_are_used(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    loaded = load_settings(path)
+    assert loaded.settings == Settings()
+    assert [notice.code for notice in loaded.notices] == ["settings-damaged"]
+    (kept,) = path.parent.glob("settings.damaged-*.json")
+    assert kept.read_bytes() == content
+    assert str(kept) in loaded.notices[0].hint
+    assert load_settings(path).notices == ()  # told once
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("window_geometry_base64", 3),
+        ("splitter_state_base64", None),
+        ("recent_models", "/models/a"),
+        ("recent_models", [1]),
+        ("last_model", ""),
+        ("last_conversation_id", 7),
+        ("theme", "pink"),
+        ("theme", []),
+        ("context_tokens", 0),
+        ("context_tokens", "4096"),
+        ("threads", -1),
+        ("threads", True),
+        ("threads", 1.5),
+    ],
+)
+def test_a_value_that_cannot_be_used_gives_way_to_its_default_alone(
+    path: Path, name: str, value: object
+) -> None:
+    save_settings(path, FULL)
+    data = json.loads(path.read_text())
+    data[name] = value
+    path.write_text(json.dumps(data))
+    loaded = load_settings(path)
+    assert loaded.settings == replace(FULL, **{name: getattr(Settings(), name)})
+    assert [notice.code for notice in loaded.notices] == ["settings-value"]
+    assert name in loaded.notices[0].message
+
+
+def test_keys_of_a_newer_version_outlive_a_day_with_this_one(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text(json.dumps({"version": SETTINGS_VERSION + 1, "theme": "light", "wallpaper": "sea"}))
+    loaded = load_settings(path)
+    assert loaded.settings.theme is Theme.LIGHT
+    save_settings(path, replace(loaded.settings, theme=Theme.DARK))
+    data = json.loads(path.read_text())
+    assert (data["wallpaper"], data["theme"]) == ("sea", "dark")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@hypothesis_settings(max_examples=50, deadline=None)
+@given(
+    data=st.dictionaries(
+        st.sampled_from([field.name for field in fields(Settings)]) | st.text(max_size=5),
+        json_values,
+        max_size=8,
+    )
+)
+def test_whatever_stands_in_the_file_the_program_starts_and_can_save(
+    tmp_path_factory: pytest.TempPathFactory, data: dict
+) -> None:
+    path = tmp_path_factory.mktemp("settings") / "settings.json"
+    path.write_text(json.dumps(data))
+    settings = load_settings(path).settings
+    save_settings(path, settings)
+    assert load_settings(path).settings == settings
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_settings(path, FULL)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("app.files.os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            save_settings(path, Settings())
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_recent_models_are_newest_first_each_once_and_not_too_many() -> None:
+    settings = Settings()
+    for number in [*range(12), 5]:
+        settings = replace(settings, recent_models=with_recent_model(settings, Path(f"/m/{number}")))
+    assert settings.recent_models[:2] == (Path("/m/5"), Path("/m/11"))
+    assert len(settings.recent_models) == len(set(settings.recent_models)) == MAX_RECENT_MODELS
+
+
+def test_a_load_marker_names_its_model_until_it_is_removed(tmp_path: Path) -> None:
+    marker = LoadMarker(tmp_path / "data" / "loading.json")
+    assert marker.read() is None
+    marker.remove()  # none there is no error
+    marker.write(Path("/models/模型 1"))
+    assert marker.read() == Path("/models/模型 1")
+    marker.remove()
+    assert marker.read() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"model": 1}', b"\xff"])
+def test_a_damaged_load_marker_stands_for_no_model(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "loading.json"
+    path.write_bytes(content)
+    assert LoadMarker(path).read() is None
