@@ -129,4 +129,6 @@ class ConfigReader:
 def _described(value: object) -> str:
     if isinstance(value, dict | list) or value is None:
         return json_type(value)
-    return f"{shown(value, 40)!r}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{shown(value, 40)!r}" if isinstance(value, str) else shown(value, 40)

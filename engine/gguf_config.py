@@ -92,7 +92,7 @@ def gguf_architecture(source: GgufSource, file: str) -> str:
     if (isinstance(parts, int) and parts > 1) or _SHARD_NAME.search(file):
         raise UnsupportedModelError(
             f"{shown(file)} is one part of a GGUF file that was split.",
-            "Join the parts first: llama-gguf-split --merge FIRST-PART.gguf WHOLE.gguf",
+            "Join the parts first, with `llama-gguf-split --merge FIRST-PART WHOLE-FILE`.",
         )
     kind = settings.text("general.type", "model")
     if kind != "model":
@@ -104,7 +104,7 @@ def gguf_architecture(source: GgufSource, file: str) -> str:
     if name not in _ARCHITECTURES:
         raise UnsupportedModelError(
             f"This engine doesn't have the architecture {shown(name, 80)} of {shown(file)}.",
-            f"It reads GGUF files of {', '.join(_ARCHITECTURES)}.",
+            f"Pick a GGUF file of {', '.join(_ARCHITECTURES)}.",
         )
     return _ARCHITECTURES[name][1]
 

@@ -14,7 +14,7 @@ from engine.gguf_tokenizer import GgufTokenizerData
 from engine.model_parts import ModelParts, Problems
 from engine.models.registry import find_text_model
 from engine.models.spec import ModelSpec
-from engine.weights.checking import check_tensors
+from engine.weights.checking import HEAD, check_tensors
 from engine.weights.gguf_package import readable_dtypes
 from engine.weights.gguf_source import GgufSource
 
@@ -49,7 +49,7 @@ def _read_model(source: GgufSource, config: GgufConfig, file: str, parts: ModelP
     source.set_interleaved_heads(config.interleaved_heads)
     stored = source.tensors()
     text_model = find_text_model(ConfigReader(config.values, file, notices=parts.notices))
-    spec = text_model.read_spec(stores_head="lm_head.weight" in stored)
+    spec = text_model.read_spec(stores_head=HEAD in stored)
     parts.spec = _with_frequency_factors(spec, config.frequency_factors)
     parts.parameters = text_model.family.parameters(parts.spec, stored)
     check_tensors(parts.parameters, stored, readable=readable_dtypes(), config_file="its own settings")

@@ -14,7 +14,7 @@ from engine.model_parts import ModelParts, Problems
 from engine.models.registry import TextModel, architecture_name, find_text_model, refuse_quantization
 from engine.notices import Notice
 from engine.weight_files import find_weights
-from engine.weights.checking import check_tensors
+from engine.weights.checking import HEAD, check_tensors
 from engine.weights.safetensors_source import READABLE_DTYPES, SafetensorsSource
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")  # the first that
 
 MAX_CONFIG_BYTES = 16 * 2**20
 MAX_TEMPLATE_BYTES = 2**20
-HEAD = "lm_head.weight"
 
 # Tokenizers that exist only as code or need a library of their own.
 _OTHER_TOKENIZERS = (

@@ -91,7 +91,8 @@ def require_silu(config: ConfigReader) -> None:
     if activation not in ("silu", "swish"):
         raise UnsupportedModelError(
             f"{shown(config.file)} asks for the activation {shown(activation, 40)!r} (hidden_act); "
-            "this engine has silu for this family."
+            "this engine has silu for this family.",
+            "Pick another model.",
         )
 
 
@@ -113,7 +114,8 @@ def layer_windows(config: ConfigReader) -> list[int | None]:
         if kind not in ("full_attention", "sliding_attention"):
             raise UnsupportedModelError(
                 f"{shown(config.file)} has layers of type {shown(kind, 40)!r} (layer_types), "
-                "which this engine doesn't have for this family."
+                "which this engine doesn't have for this family.",
+                "Pick another model.",
             )
     if window is None and "sliding_attention" in types:
         raise config.wrong("layer_types", "asks for sliding attention, but no sliding window is switched on")

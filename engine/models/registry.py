@@ -23,6 +23,24 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 _QUANTIZATION_KEYS = ("quantization_config", "compression_config", "quantization")
+_QUANTIZATION_DETAILS = (
+    "format",
+    "fmt",
+    "bits",
+    "group_size",
+    "load_in_4bit",
+    "load_in_8bit",
+    "activation_scheme",
+)
+_QUANTIZATION_DETAILS = (
+    "format",
+    "fmt",
+    "bits",
+    "group_size",
+    "load_in_4bit",
+    "load_in_8bit",
+    "activation_scheme",
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +94,8 @@ def refuse_quantization(config: ConfigReader) -> None:
         for key in _QUANTIZATION_KEYS:
             if reader.values.get(key):
                 raise UnsupportedModelError(
-                    f"{shown(config.file)} has the weights quantized: {_described(reader.values[key])}.",
+                    f"The weights are quantized by {_described(key, reader.values[key])}, which this engine "
+                    f"can't read ({shown(config.file)}: {key}).",
                     "Pick the model's bf16 or fp16 folder, or a GGUF file.",
                 )
 
@@ -97,7 +116,7 @@ def _unsupported(architecture: str) -> UnsupportedModelError:
     names = ", ".join(family.name for family in FAMILIES)
     return UnsupportedModelError(
         f"This engine doesn't have the architecture {shown(architecture, 80)}.",
-        f"It runs models of the families {names}.",
+        f"Pick a model of one of the families that it runs: {names}.",
     )
 
 
@@ -108,24 +127,15 @@ def _ties(config: ConfigReader, text: ConfigReader) -> bool:
     return config.boolean("tie_word_embeddings", False) or text.boolean("tie_word_embeddings", False)
 
 
-def _described(settings: object) -> str:
+def _described(key: str, settings: object) -> str:
     """Method and format, in the words of the config."""
     if not isinstance(settings, dict):
         return shown(settings, 80)
-    method = (
-        settings.get("quant_method") or settings.get("quant_algo") or settings.get("mode") or "unnamed method"
-    )
+    unnamed = "MLX" if key == "quantization" else "a method without a name"
+    method = settings.get("quant_method") or settings.get("quant_algo") or unnamed
     details = [
-        f"{key} {shown(settings[key], 40)}"
-        for key in (
-            "format",
-            "fmt",
-            "bits",
-            "group_size",
-            "load_in_4bit",
-            "load_in_8bit",
-            "activation_scheme",
-        )
-        if settings.get(key) not in (None, False)
+        f"{detail} {shown(settings[detail], 40)}"
+        for detail in _QUANTIZATION_DETAILS
+        if settings.get(detail) not in (None, False)
     ]
-    return f"{shown(method, 40)}{f' ({chr(44).join(details)})' if details else ''}"
+    return shown(method, 40) + (f" ({', '.join(details)})" if details else "")

@@ -59,7 +59,8 @@ def _settings(config: ConfigReader) -> ConfigReader:
     if nested:
         raise UnsupportedModelError(
             f"{shown(config.file)}: {settings.name_of(nested[0])} has rotary settings for one kind of layer, "
-            "which this engine can't do for this family."
+            "which this engine can't do for this family.",
+            "Pick another model.",
         )
     return settings
 
@@ -73,7 +74,7 @@ def _kind(settings: ConfigReader, *, multimodal: bool) -> RopeKind:
             raise UnsupportedModelError(
                 f"{shown(settings.file)} asks for rotary embeddings of type {shown(name, 40)!r}, "
                 "which this engine doesn't have.",
-                f"It has {', '.join(_KINDS)}.",
+                f"Pick another model; this engine has {', '.join(_KINDS)}.",
             )
     if len(set(kinds)) > 1:
         raise settings.wrong("rope_type", f"is {named[0]!r} but type is {named[1]!r}")

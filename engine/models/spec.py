@@ -33,7 +33,7 @@ class RopeSpec:
     beta_fast: float = 32.0                       # yarn
     beta_slow: float = 1.0                        # yarn
     truncate: bool = True                         # yarn: correction range rounded to whole dimensions
-    frequency_factors: tuple[float, ...] = ()     # any kind: inv_freq[i] is divided by factors[i] (dim / 2 of them)
+    frequency_factors: tuple[float, ...] = ()     # any kind: divide the dim / 2 frequencies
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from engine.foreign_files import shown, some_names
 from engine.models.spec import Parameter
 from engine.weights.source import TensorInfo
 
+HEAD = "lm_head.weight"
+
 
 def check_tensors(
     parameters: Sequence[Parameter],
@@ -40,9 +42,11 @@ def check_tensors(
         if names
     ]
     if faults:
+        hint = "Download the model again; if it stays so, the files belong to different models."
+        if len(faults) == 1 and missing == [HEAD]:
+            hint = f"If its head is the embedding, set tie_word_embeddings in {config_file} to true."
         raise ModelFileError(
-            f"The tensors of this model don't fit {shown(config_file)}: {'; '.join(faults)}.",
-            "Download the model again; if it stays so, the files belong to different models.",
+            f"The tensors of this model don't fit {shown(config_file)}: {'; '.join(faults)}.", hint
         )
 
 

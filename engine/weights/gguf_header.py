@@ -80,7 +80,7 @@ class _HeadReader:
 
     def read(self) -> GgufHeader:
         if self._file.size < 24:
-            raise self._damaged(f"it has only {self._file.size} bytes")
+            raise self._damaged(f"it has only {self._file.size} bytes" if self._file.size else "it is empty")
         if self._take(4) != MAGIC:
             raise ModelFileError(
                 f"{shown(self._file.path.name)} is not a GGUF file.", "Pick a GGUF file or a model folder."

@@ -47,7 +47,7 @@ def read_header(handle: io.FileIO, path: Path) -> Mapping[str, StoredTensor]:
         handle.seek(0)
         length_bytes = handle.read(8)
         if len(length_bytes) < 8:
-            raise _damaged(path, f"it has only {file_size} bytes")
+            raise _damaged(path, f"it has only {file_size} bytes" if file_size else "it is empty")
         header_size = int.from_bytes(length_bytes, "little")
         if header_size > file_size - 8:
             raise _damaged(path, f"its header claims {header_size:,} bytes, more than the whole file has")
@@ -62,7 +62,7 @@ def read_header(handle: io.FileIO, path: Path) -> Mapping[str, StoredTensor]:
         raise _damaged(path, "its header is not text") from error
     if not text.startswith("{"):
         raise _damaged(path, "its header is not a JSON object")
-    entries = parse_json_object(text, f"the header of {path.name}")
+    entries = parse_json_object(text, f"The header of {path.name}")
     entries.pop("__metadata__", None)
     return _checked(entries, path, data_start=8 + header_size, file_size=file_size)
 
