@@ -61,6 +61,7 @@ def _run(app, options: argparse.Namespace) -> int:
     window = MainWindow(controller)
     faults.reported.connect(window.show_fault)
     wake_up.end_asked.connect(window.close)
+    window.first_shown.connect(lambda: logging.getLogger(__name__).info("the window is on the screen"))
     if log_problem is not None:
         window.show_notice(log_problem)
     if options.exit_after_show:

@@ -57,7 +57,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         focus_message=action("Write a message", "Ctrl+L"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
         show_menu=action("Menu", "F10"),
-        close=action("Close window", Key.Close),
+        close=action("Close window", "Ctrl+W"),
         quit=action("Quit", "Ctrl+Q"),
         about=action("About Kestrel Chat"),
         themes=themes,

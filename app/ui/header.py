@@ -6,17 +6,18 @@ Signals: sidebar_toggled, model_clicked.
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from app.controller import ModelPhase, ModelState
 from app.ui.elided_label import ElidedLabel
 from app.ui.icons import icon
 from app.ui.load_progress import progress_sentence
-from app.ui.style_sheet import set_label, set_role
+from app.ui.style_sheet import LABEL_GAP, set_label, set_role
 from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, Theme, current_theme, theme_manager
 
 _CHIP_WIDTH = 380  # a longer name is shortened
+_CHIP_MIN_WIDTH = 150
 _HEIGHT = 48
 
 
@@ -26,20 +27,18 @@ class ModelChip(QPushButton):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._state = ModelState()
+        self._words = _chip_words(self._state)
         self._quiet = False
         self.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
-        self.setMaximumWidth(_CHIP_WIDTH)
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.set_state(self._state)
         theme_manager().changed.connect(self._paint_icon)
 
     def set_state(self, state: ModelState) -> None:
         self._state = state
-        before, name, after, tooltip = _chip_words(state)
-        metrics = QFontMetrics(self.font())
-        room = _CHIP_WIDTH - ICON_SIZE - 6 * SPACE_S - metrics.horizontalAdvance(before + after)
-        shortened = metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, room)
-        set_label(self, f"{before}{shortened}{after}")
+        before, name, after, tooltip = self._words = _chip_words(state)
+        self._fit_text()
+        self.updateGeometry()
         self.setAccessibleName(f"Model: {before}{name}{after}")
         self.setToolTip(f"{tooltip} (Ctrl+Shift+M)")
         self._dress()
@@ -48,6 +47,16 @@ class ModelChip(QPushButton):
         """While models are being chosen the chip doesn't call for a click."""
         self._quiet = quiet
         self._dress()
+
+    def _fit_text(self) -> None:
+        """Shortens the model's name, never the words around it."""
+        before, name, after, _ = self._words
+        metrics = self.fontMetrics()
+        room = self.width() - self._room_beside_text() - metrics.horizontalAdvance(before + after)
+        set_label(self, f"{before}{metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, room)}{after}")
+
+    def _room_beside_text(self) -> int:
+        return super().sizeHint().width() - self.fontMetrics().horizontalAdvance(self.text()) + 2
 
     def _dress(self) -> None:
         calls = self._state.phase is ModelPhase.NONE and not self._quiet
@@ -62,6 +71,19 @@ class ModelChip(QPushButton):
                 self.setIcon(icon("ring", theme.warning))
             case ModelPhase.READY:
                 self.setIcon(icon("dot", theme.success))
+
+    # Qt overrides
+
+    def sizeHint(self) -> QSize:
+        full = self.fontMetrics().horizontalAdvance("".join(self._words[:3]) + LABEL_GAP)
+        return QSize(min(self._room_beside_text() + full, _CHIP_WIDTH), super().sizeHint().height())
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(min(_CHIP_MIN_WIDTH, self.sizeHint().width()), super().minimumSizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_text()
 
 
 def _chip_words(state: ModelState) -> tuple[str, str, str, str]:

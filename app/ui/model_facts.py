@@ -28,7 +28,7 @@ def model_facts(report: ModelReport) -> tuple[Fact, ...]:
             (
                 "Weights, as stored",
                 format_bytes(weights.native),
-                "Memory for the weights as the file has them",
+                "Memory for the weights as in the file",
             ),
             ("Weights, 8-bit", format_bytes(weights.q8), "Memory for the weights with 8 bits each"),
             ("Weights, 4-bit", format_bytes(weights.q4), "Memory for the weights with 4 bits each"),

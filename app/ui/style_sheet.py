@@ -16,6 +16,8 @@ from PySide6.QtWidgets import QPushButton, QWidget
 if TYPE_CHECKING:
     from app.ui.theme import Theme
 
+LABEL_GAP = "\N{EN SPACE}"  # between an icon and its words
+
 
 def set_role(widget: QWidget, role: str) -> None:
     """Gives a widget a look of the style sheet, also after it has been shown."""
@@ -28,7 +30,7 @@ def set_role(widget: QWidget, role: str) -> None:
 
 def set_label(button: QPushButton, text: str) -> None:
     """Text beside an icon, with a little more room than Qt leaves, and any "&" shown as it is."""
-    button.setText("\N{EN SPACE}" + text.replace("&", "&&"))
+    button.setText(LABEL_GAP + text.replace("&", "&&"))
 
 
 def application_style_sheet(theme: Theme, *, point_size: float) -> str:

@@ -1,0 +1,491 @@
+"""The whole window on a fake engine: from picking a folder to the conversation after a restart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QEvent, QMimeData, QPoint, QPointF, Qt, QUrl
+from PySide6.QtGui import QAccessible, QDragEnterEvent, QDragLeaveEvent, QDropEvent
+from PySide6.QtTest import QSignalSpy
+from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QMessageBox, QWidget
+
+from app.controller import ChatController, ModelPhase
+from app.conversations import Conversation, MessageStatus
+from app.settings import Settings, save_settings
+from app.settings import Theme as ThemeChoice
+from app.ui.main_window import MainWindow
+from app.ui.theme import DARK, LIGHT, current_theme
+from engine.errors import OutOfMemoryError
+from engine.notices import Notice
+
+TINY = Path(__file__).parents[2] / "models" / "tiny-qwen3"
+
+
+def says(widget: QWidget) -> str:
+    """All text of labels that a person can read on a widget now."""
+    return "\n".join(label.text() for label in widget.findChildren(QLabel) if label.isVisible())
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """A sound model folder whose name has spaces and Chinese characters."""
+    folder = tmp_path / "模型 测试" / "Željko 山月 123"
+    shutil.copytree(TINY, folder)
+    return folder
+
+
+@pytest.fixture
+def open_window(qtbot, make_controller: Callable[..., ChatController]) -> Iterator[Callable[..., MainWindow]]:
+    """Opens windows one after the other, as starts of the program do; closes those that are still open."""
+    opened: list[MainWindow] = []
+
+    def open_one(*, model: Path | None = None) -> MainWindow:
+        window = MainWindow(make_controller())
+        qtbot.addWidget(window)
+        opened.append(window)
+        window.show()
+        qtbot.waitExposed(window)
+        with qtbot.waitSignal(window.controller.conversations_changed):
+            window.controller.start(model)
+        return window
+
+    yield open_one
+    for window in opened:
+        window.close()
+
+
+@pytest.fixture
+def window(open_window: Callable[..., MainWindow]) -> MainWindow:
+    """A first start: nothing was ever loaded or said."""
+    return open_window()
+
+
+def load(qtbot, window: MainWindow, folder: Path) -> None:
+    """What a person does: pick, look at the card, press Load."""
+    with qtbot.waitSignal(window.controller.model_inspected):
+        window.loader.pick(folder)
+    qtbot.mouseClick(window.loader.card.load_button, Qt.MouseButton.LeftButton)
+    wait_until_ready(qtbot, window)
+
+
+def wait_until_ready(qtbot, window: MainWindow) -> None:
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
+
+
+def test_first_start_shows_where_a_model_is_chosen(window: MainWindow) -> None:
+    assert window.showing_models
+    assert window.loader.folder_button.isVisible()
+    assert window.header.chip.text().strip() == "Choose a model"
+    assert "No model is loaded" in says(window.status)
+
+
+def test_from_the_empty_window_to_an_answer_in_three_clicks(window: MainWindow, qtbot, model_folder: Path) -> None:
+    """Choose a folder, pick it, Load; then the composer has the focus and Return sends."""
+    qtbot.mouseClick(window.loader.folder_button, Qt.MouseButton.LeftButton)  # first click
+    dialog = window.findChild(QFileDialog)
+    dialog.setDirectory(str(model_folder.parent))
+    dialog.selectFile(str(model_folder))
+    with qtbot.waitSignal(window.controller.model_inspected):
+        dialog.accept()  # second click
+    card = window.loader.card
+    assert "Qwen3" in says(card)
+    assert card.load_button.isEnabled()
+    qtbot.mouseClick(card.load_button, Qt.MouseButton.LeftButton)  # third click
+    wait_until_ready(qtbot, window)
+    assert not window.showing_models
+    window.activateWindow()
+    qtbot.waitUntil(lambda: isinstance(QApplication.focusWidget(), QWidget))
+    focus = QApplication.focusWidget()
+    assert window.chat.isAncestorOf(focus)
+    qtbot.keyClicks(focus, "Hi")
+    with qtbot.waitSignal(window.controller.answer_finished) as finished:
+        qtbot.keyClick(focus, Qt.Key.Key_Return)
+    assert finished.args[1].text == "Hello there"
+
+
+def test_load_shows_its_progress_on_card_chip_and_composer(
+    window: MainWindow, qtbot, script, model_folder: Path
+) -> None:
+    script.load_gate = threading.Event()
+    with qtbot.waitSignal(window.controller.model_inspected):
+        window.loader.pick(model_folder)
+    qtbot.mouseClick(window.loader.card.load_button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: "50%" in window.header.chip.text())
+    assert "Reading the weights" in says(window.loader.card)
+    assert not window.loader.folder_button.isEnabled()
+    script.load_gate.set()
+    wait_until_ready(qtbot, window)
+    assert window.header.chip.text().strip() == model_folder.name
+    assert "a fake processor" in says(window.status)
+
+
+def test_cancelled_load_changes_nothing_and_can_be_tried_again(
+    window: MainWindow, qtbot, script, model_folder: Path
+) -> None:
+    script.load_gate = threading.Event()
+    with qtbot.waitSignal(window.controller.model_inspected):
+        window.loader.pick(model_folder)
+    qtbot.mouseClick(window.loader.card.load_button, Qt.MouseButton.LeftButton)
+    cancel = window.loader.card.progress.cancel_button
+    qtbot.waitUntil(cancel.isVisible)
+    qtbot.mouseClick(cancel, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.NONE)
+    assert window.loader.card.load_button.isVisible()
+    assert window.loader.card.load_button.isEnabled()
+    assert window.banners.notices() == (), "a cancel is no failure"
+    script.load_gate.set()
+    qtbot.mouseClick(window.loader.card.load_button, Qt.MouseButton.LeftButton)
+    wait_until_ready(qtbot, window)
+
+
+def test_answer_streams_stops_half_way_and_is_there_after_a_restart(
+    open_window: Callable[..., MainWindow], qtbot, script, model_folder: Path
+) -> None:
+    window = open_window()
+    load(qtbot, window, model_folder)
+    script.pieces = ["Once ", "upon ", "a ", "time"]
+    script.gates = {2: threading.Event()}
+    extended = QSignalSpy(window.controller.answer_extended)
+    window.chat.send_requested.emit("Tell me a story")
+    qtbot.waitUntil(lambda: "".join(extended.at(i)[2].text for i in range(extended.count())) == "Once upon ")
+    [answering] = [one.id for one in window.conversations.model.summaries]
+    assert window.conversations.model.answering == answering
+    with qtbot.waitSignal(window.controller.answer_finished) as finished:
+        window.chat.stop_requested.emit()
+    assert finished.args[1].status is MessageStatus.STOPPED
+    assert window.conversations.model.answering is None
+    assert "Last answer" in says(window.status)
+    window.close()
+
+    again = open_window()
+    assert not again.showing_models
+    assert [one.title for one in again.conversations.model.summaries] == ["Tell me a story"]
+    qtbot.waitUntil(lambda: again.conversations.current_id == answering)
+    opened = QSignalSpy(again.controller.conversation_opened)
+    again.controller.open_conversation(answering)
+    qtbot.waitUntil(lambda: opened.count() == 1)
+    conversation: Conversation = opened.at(0)[0]
+    assert [message.text for message in conversation.messages] == ["Tell me a story", "Once upon "]
+    qtbot.waitUntil(lambda: again.controller.model_state.phase is ModelPhase.READY)  # the last model, by itself
+
+
+def test_message_without_a_model_is_kept_and_the_reason_told(window: MainWindow, qtbot) -> None:
+    with qtbot.waitSignal(window.controller.send_rejected) as rejected:
+        window.chat.send_requested.emit("Anyone there?")
+    assert rejected.args[0] == "Anyone there?"
+    assert [notice.code for notice in window.banners.notices()] == ["no-model"]
+
+
+def write_config(folder: Path, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def cut_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def huge_header(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 2**63) + path.read_bytes()[8:])
+
+
+BAD_INPUTS: dict[str, Callable[[Path], None]] = {
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "no config": lambda folder: (folder / "config.json").unlink(),
+    "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
+    "broken JSON": lambda folder: (folder / "config.json").write_text('{"architectures": ['),
+    "unknown architecture": lambda folder: write_config(folder, architectures=["NewForCausalLM"], model_type="new"),
+    "other shapes": lambda folder: write_config(folder, hidden_size=4096),
+    "cut weights": cut_weights,
+    "header of 2^63 bytes": huge_header,
+    "empty folder": lambda folder: [path.unlink() for path in folder.iterdir()],
+    "pickle only": lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+    "gone": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input_is_told_in_the_card_and_the_loaded_model_goes_on(
+    window: MainWindow, qtbot, script, model_folder: Path, tmp_path: Path, name: str
+) -> None:
+    load(qtbot, window, model_folder)
+    bad = tmp_path / "bad 模型"
+    shutil.copytree(TINY, bad)
+    BAD_INPUTS[name](bad)
+    window.show_models()
+    with qtbot.waitSignal(window.controller.model_inspected):
+        window.loader.pick_recent(bad)
+    notices = window.loader.card.shown_notices
+    assert notices, "the card says nothing"
+    assert "\n" not in notices[0].message
+    assert "Traceback" not in says(window.loader.card)
+    assert not window.loader.card.load_button.isEnabled()
+    assert window.controller.model_state.phase is ModelPhase.READY
+    with qtbot.waitSignal(window.controller.answer_finished) as finished:
+        window.chat.send_requested.emit("Still there?")
+    assert finished.args[1].text == "Hello there"
+
+
+def test_load_that_fails_says_so_and_the_model_before_goes_on(
+    window: MainWindow, qtbot, script, model_folder: Path, tmp_path: Path
+) -> None:
+    load(qtbot, window, model_folder)
+    large = tmp_path / "large"
+    shutil.copytree(TINY, large)
+    script.load_errors["large"] = OutOfMemoryError("It takes 80 GB, but 7 GB are free.", "Choose a smaller one.")
+    window.show_models()
+    with qtbot.waitSignal(window.controller.model_inspected):
+        window.loader.pick(large)
+    with qtbot.waitSignal(window.controller.load_failed):
+        qtbot.mouseClick(window.loader.card.load_button, Qt.MouseButton.LeftButton)
+    text = says(window.loader.card)
+    assert "It takes 80 GB, but 7 GB are free." in text
+    assert f"{model_folder.name} is still loaded and goes on working." in text
+    assert window.header.chip.text().strip() == model_folder.name
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.send_requested.emit("Still there?")
+
+
+def test_failure_of_a_load_that_is_not_looked_at_stands_over_the_chat(
+    window: MainWindow, qtbot, script, tmp_path: Path
+) -> None:
+    script.load_errors["x"] = OutOfMemoryError("It takes 80 GB, but 7 GB are free.")
+    window.show_chat()
+    with qtbot.waitSignal(window.controller.load_failed):
+        window.controller.load_model(tmp_path / "x")
+    assert "out-of-memory" in [notice.code for notice in window.banners.notices()]
+
+
+def test_fallback_to_the_cpu_stays_on_screen_until_it_is_dismissed(
+    window: MainWindow, qtbot, script, model_folder: Path
+) -> None:
+    script.summary_notices = (Notice("running-on-cpu", "Running on the CPU, because no card was found."),)
+    load(qtbot, window, model_folder)
+    assert "because no card was found" in says(window.banners)
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.send_requested.emit("Hi")
+    assert "because no card was found" in says(window.banners)
+    window.banners.dismiss("running-on-cpu")
+    assert window.banners.isHidden()
+
+
+def test_switching_while_an_answer_is_written_leaves_the_dot_with_its_conversation(
+    window: MainWindow, qtbot, script, model_folder: Path
+) -> None:
+    load(qtbot, window, model_folder)
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.send_requested.emit("First")
+    script.gates = {1: threading.Event()}
+    window.controller.new_conversation()
+    with qtbot.waitSignal(window.controller.answer_started) as started:
+        window.chat.send_requested.emit("Second")
+    first = next(one for one in window.conversations.model.summaries if one.title == "First")
+    with qtbot.waitSignal(window.controller.conversation_opened):
+        window.conversations.open_requested.emit(first.id)
+    assert window.conversations.model.answering == started.args[0]
+    assert window.conversations.current_id == first.id
+    assert window.header.title.text() == "First"
+    with qtbot.waitSignal(window.controller.answer_finished):
+        script.gates[1].set()
+    assert window.conversations.model.answering is None
+
+
+def test_deleting_asks_and_then_the_conversation_is_gone(
+    window: MainWindow, qtbot, model_folder: Path
+) -> None:
+    load(qtbot, window, model_folder)
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.send_requested.emit("Forget me")
+    window.actions_.delete.trigger()
+    box = window.findChild(QMessageBox)
+    assert "Forget me" in box.text()
+    assert len(window.conversations.model.summaries) == 1, "nothing is deleted before the answer"
+    [button] = [button for button in box.buttons() if "Delete" in button.text()]
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: window.conversations.model.summaries == ())
+    assert window.header.title.text() == "New chat"
+
+
+def test_renaming_shows_in_list_and_header(window: MainWindow, qtbot, model_folder: Path) -> None:
+    load(qtbot, window, model_folder)
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.send_requested.emit("Old name")
+    [summary] = window.conversations.model.summaries
+    window.conversations.rename_requested.emit(summary.id, "新 name")
+    qtbot.waitUntil(lambda: window.header.title.text() == "新 name")
+    assert window.windowTitle() == "新 name — Kestrel Chat"
+
+
+def drag(window: MainWindow, path: Path, kind: QEvent.Type) -> QDropEvent:
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(path))])
+    arguments = (Qt.DropAction.CopyAction, data, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier)
+    event = (
+        QDragEnterEvent(QPoint(300, 300), *arguments)
+        if kind == QEvent.Type.DragEnter
+        else QDropEvent(QPointF(300, 300), *arguments)
+    )
+    QApplication.sendEvent(window.windowHandle(), event)
+    assert event.isAccepted()
+    return event
+
+
+def test_dropping_a_file_out_of_a_model_folder_shows_the_folder_s_card(
+    window: MainWindow, qtbot, model_folder: Path
+) -> None:
+    window.show_chat()
+    drag(window, model_folder / "config.json", QEvent.Type.DragEnter)
+    assert window._overlay.isVisible()
+    with qtbot.waitSignal(window.controller.model_inspected) as inspected:
+        drag(window, model_folder / "config.json", QEvent.Type.Drop)
+    assert inspected.args[0].path == model_folder
+    assert window.showing_models
+    assert not window._overlay.isVisible()
+
+
+def test_dragging_away_takes_the_overlay_away(window: MainWindow, model_folder: Path) -> None:
+    drag(window, model_folder, QEvent.Type.DragEnter)
+    QApplication.sendEvent(window.windowHandle(), QDragLeaveEvent())
+    assert not window._overlay.isVisible()
+
+
+def test_dropping_what_is_no_model_is_a_notice(window: MainWindow, tmp_path: Path) -> None:
+    picture = tmp_path / "holiday.jpg"
+    picture.touch()
+    drag(window, picture, QEvent.Type.Drop)
+    assert [notice.code for notice in window.banners.notices()] == ["not-a-model"]
+
+
+def test_size_and_place_come_back(open_window: Callable[..., MainWindow]) -> None:
+    window = open_window()
+    window.resize(763, 554)
+    window._splitter.setSizes([233, 530])
+    wanted = window._splitter.sizes()
+    window.close()
+    again = open_window()
+    assert (again.width(), again.height()) == (763, 554)
+    assert again._splitter.sizes() == wanted
+
+
+def test_damaged_geometry_in_the_settings_opens_a_usual_window(
+    open_window: Callable[..., MainWindow], app_paths
+) -> None:
+    settings = replace(Settings(), window_geometry_base64="no base64!", splitter_state_base64="AAAA")
+    app_paths.settings_file.parent.mkdir(parents=True)
+    save_settings(app_paths.settings_file, settings)
+    window = open_window()
+    assert window.width() >= window.minimumWidth()
+    assert window.conversations.isVisible()
+
+
+def test_theme_is_chosen_in_the_menu_and_kept(open_window: Callable[..., MainWindow]) -> None:
+    window = open_window()
+    window.actions_.themes[ThemeChoice.DARK].trigger()
+    assert current_theme() is DARK
+    window.close()
+    again = open_window()
+    assert current_theme() is DARK
+    assert again.actions_.themes[ThemeChoice.DARK].isChecked()
+    again.actions_.themes[ThemeChoice.LIGHT].trigger()
+    assert current_theme() is LIGHT
+
+
+@pytest.mark.parametrize("state", ["inspecting", "loading", "answering", "question open", "dialog open"])
+def test_closing_is_clean_in_every_state(
+    window: MainWindow, qtbot, script, model_folder: Path, state: str
+) -> None:
+    """No thread is left (the fixture `no_thread_left_behind` looks), and the engine was told to stop."""
+    if state == "inspecting":
+        window.loader.pick(model_folder)
+    elif state == "loading":
+        script.load_gate = threading.Event()
+        window.controller.load_model(model_folder)
+        qtbot.waitUntil(lambda: "50%" in window.header.chip.text())
+    elif state == "answering":
+        load(qtbot, window, model_folder)
+        script.gates = {1: threading.Event()}
+        with qtbot.waitSignal(window.controller.answer_extended):
+            window.chat.send_requested.emit("Hi")
+    elif state == "question open":
+        load(qtbot, window, model_folder)
+        with qtbot.waitSignal(window.controller.answer_finished):
+            window.chat.send_requested.emit("Hi")
+        window.actions_.delete.trigger()
+    else:
+        window.loader.choose_folder()
+    window.close()
+    assert window.closed_cleanly
+    assert not window.isVisible()
+
+
+def test_fault_of_the_program_is_a_banner_with_details(window: MainWindow) -> None:
+    window.show_fault(Notice("fault", "Something went wrong inside the program (ValueError)."), "Traceback …")
+    assert "Something went wrong inside the program" in says(window.banners)
+
+
+@pytest.mark.parametrize("page", ["models", "chat"])
+def test_everything_that_takes_the_focus_has_a_name_for_screen_readers(
+    window: MainWindow, qtbot, model_folder: Path, page: str
+) -> None:
+    load(qtbot, window, model_folder)
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.send_requested.emit("Hi")
+    window.show_notice(Notice("a", "A notice.", "A hint."), details="More")
+    window.show_models() if page == "models" else window.show_chat()
+    with qtbot.waitSignal(window.controller.model_inspected):
+        window.loader.pick(model_folder)
+    nameless = [
+        f"{type(widget).__name__} in {type(widget.parent()).__name__}"
+        for widget in window.findChildren(QWidget)
+        if widget.focusPolicy() != Qt.FocusPolicy.NoFocus
+        and not widget.objectName().startswith("qt_")
+        and not QAccessible.queryAccessibleInterface(widget).text(QAccessible.Text.Name)
+    ]
+    assert nameless == []
+
+
+def test_tab_reaches_every_part_and_comes_round(window: MainWindow, qtbot, model_folder: Path) -> None:
+    load(qtbot, window, model_folder)
+    window.activateWindow()
+    seen: list[QWidget] = []
+    widget: QWidget = window.conversations.new_button
+    while widget not in seen and len(seen) < 500:
+        seen.append(widget)
+        widget = widget.nextInFocusChain()
+    assert widget is seen[0]
+    order = [one for one in seen if one.focusPolicy() & Qt.FocusPolicy.TabFocus and one.isVisible()]
+    assert window.header.chip in order
+    assert any(window.chat.isAncestorOf(one) for one in order)
+    assert order.index(window.header.chip) < next(
+        index for index, one in enumerate(order) if window.chat.isAncestorOf(one)
+    )
+
+
+def test_window_fits_a_small_screen_with_long_names(window: MainWindow, qtbot, tmp_path: Path) -> None:
+    folder = tmp_path / ("a-very-long-model-name-" * 8)
+    shutil.copytree(TINY, folder)
+    load(qtbot, window, folder)
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.send_requested.emit("word " * 80)
+    window.show_models()
+    window.resize(window.minimumSize())
+    assert window.minimumSizeHint().width() <= 640
+    assert window.minimumSizeHint().height() <= 460
+    assert window.width() == 640
+
+
+def test_shortcuts_are_distinct_and_shown(window: MainWindow) -> None:
+    keys = [key.toString() for action in window.actions() for key in action.shortcuts()]
+    assert len(keys) == len(set(keys))
+    assert {"Ctrl+N", "Ctrl+O", "F2", "Ctrl+L", "Ctrl+W"} <= set(keys)
+    for button in (window.header.chip, window.header.menu_button, window.conversations.new_button):
+        assert "(" in button.toolTip()
