@@ -5,8 +5,6 @@ Nothing here opens a box over the window: what works goes on working while a ban
 
 from __future__ import annotations
 
-from enum import Enum
-
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
@@ -21,19 +19,12 @@ from PySide6.QtWidgets import (
 )
 
 from app.ui.icons import icon, pixmap
+from app.ui.severity import Severity, severity_of
 from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 from engine.notices import Notice
 
 _MAX_SHOWN = 3
 _DETAILS_HEIGHT = 140
-
-
-class Severity(Enum):
-    """How a notice looks. The value is (icon, colour of the theme, word for screen readers)."""
-
-    INFO = ("info", "accent", "Note")
-    WARNING = ("warning", "warning", "Warning")
-    ERROR = ("error", "danger", "Error")
 
 
 class Banner(QFrame):
@@ -46,7 +37,7 @@ class Banner(QFrame):
         notice: Notice,
         parent: QWidget | None = None,
         *,
-        severity: Severity = Severity.WARNING,
+        severity: Severity,
         details: str = "",
     ) -> None:
         super().__init__(parent)
@@ -145,10 +136,11 @@ class BannerStack(QWidget):
         self._layout.addWidget(self._more, 0, Qt.AlignmentFlag.AlignLeft)
         self.hide()
 
-    def show_notice(
-        self, notice: Notice, *, severity: Severity = Severity.WARNING, details: str = ""
-    ) -> None:
-        """Shows a notice on top. One with the same code is brought up to date instead of stacked twice."""
+    def show_notice(self, notice: Notice, *, severity: Severity | None = None, details: str = "") -> None:
+        """Shows a notice on top, as urgent as its code is unless told. One with the same code is brought up
+        to date instead of stacked twice.
+        """
+        severity = severity or severity_of(notice.code)
         banner = next((one for one in self._banners if one.notice.code == notice.code), None)
         if banner is None:
             banner = Banner(notice, self, severity=severity, details=details)

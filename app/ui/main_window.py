@@ -18,7 +18,7 @@ from app.operations import BackgroundRunner
 from app.settings import Theme as ThemeChoice
 from app.ui import dialogs
 from app.ui.actions import build_actions, build_menu
-from app.ui.banner import BannerStack, Severity
+from app.ui.banner import BannerStack
 from app.ui.chat_pane import ChatPane
 from app.ui.conversation_list import ConversationList
 from app.ui.conversation_model import shown_title
@@ -27,6 +27,7 @@ from app.ui.header import Header
 from app.ui.icons import app_icon
 from app.ui.model_loader import ModelLoader
 from app.ui.recent_models import why_unavailable
+from app.ui.severity import Severity
 from app.ui.status_line import StatusLine
 from app.ui.theme import theme_manager
 from app.worker import AnswerDelta
@@ -37,6 +38,7 @@ _MIN_SIZE = QSize(640, 460)
 _SIDEBAR_WIDTH = 250
 _SIDEBAR_MIN = 170
 _WRITE_ANYWAY = "You can write already; it stays until it is sent."
+_REFUSALS = ("answer-in-progress", "empty-message", "model-loading", "no-model")  # of a message
 
 
 class MainWindow(QMainWindow):
@@ -66,9 +68,7 @@ class MainWindow(QMainWindow):
 
     # What others ask the window for
 
-    def show_notice(
-        self, notice: Notice, *, severity: Severity = Severity.WARNING, details: str = ""
-    ) -> None:
+    def show_notice(self, notice: Notice, *, severity: Severity | None = None, details: str = "") -> None:
         """Puts a notice over the chat, where it stays until it is dismissed."""
         self.banners.show_notice(notice, severity=severity, details=details)
 
@@ -189,9 +189,9 @@ class MainWindow(QMainWindow):
         controller.model_inspected.connect(loader.show_report)
         controller.load_failed.connect(self._on_load_failed)
         controller.recent_models_changed.connect(self._on_recent_models)
-        controller.send_accepted.connect(chat.accept_send)
+        controller.send_accepted.connect(self._on_send_accepted)
         controller.send_rejected.connect(self._on_send_rejected)
-        controller.notice_raised.connect(self._on_notice)
+        controller.notice_raised.connect(self.show_notice)
         self._connect_actions()
 
     def _connect_actions(self) -> None:
@@ -313,11 +313,13 @@ class MainWindow(QMainWindow):
         self.loader.set_recent_models(paths)
         self._check_recent_models(paths)
 
+    def _on_send_accepted(self, text: str) -> None:
+        self.chat.accept_send(text)
+        for code in _REFUSALS:
+            self.banners.dismiss(code)  # what it asked for has been done
+
     def _on_send_rejected(self, text: str, notice: Notice) -> None:
         self.chat.reject_send(text)
-        self.show_notice(notice)
-
-    def _on_notice(self, notice: Notice) -> None:
         self.show_notice(notice)
 
     def _check_recent_models(self, paths: Sequence[Path]) -> None:

@@ -66,10 +66,6 @@ class StatusLine(QWidget):
 
 def device_sentence(summary: ModelSummary) -> str:
     """What computes, and, when it isn't the card, that it isn't."""
-    reason = next((notice.message for notice in summary.notices if notice.code in _DEVICE_CODES), "")
-    if not reason:
-        return summary.device_description
-    return f"{summary.device_description} — {reason[:1].lower()}{reason[1:].rstrip('.')}"
-
-
-_DEVICE_CODES = ("device-cpu", "cpu-only", "no-gpu", "gpu-not-used")
+    if any(notice.code == "device-cpu" for notice in summary.notices):
+        return f"{summary.device_description} — this version uses no graphics card"
+    return summary.device_description

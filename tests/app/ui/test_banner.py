@@ -6,7 +6,9 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton, QToolButton
 
-from app.ui.banner import Banner, BannerStack, Severity
+from app.ui.banner import Banner, BannerStack
+from app.ui.severity import Severity, severity_of
+from engine.errors import EngineError
 from engine.notices import Notice
 
 
@@ -95,3 +97,16 @@ def test_details_stay_closed_until_asked_for(stack: BannerStack, qtbot) -> None:
     stack.show_notice(notice("a"))
     assert not details.isVisible(), "the newer notice has no details"
     assert not button.isVisible()
+
+
+def test_what_is_not_known_by_its_code_is_never_played_down() -> None:
+    assert severity_of("a-code-of-a-later-version") is Severity.WARNING
+
+
+OWN_ERRORS = [kind for kind in EngineError.__subclasses__() if kind.__module__ == EngineError.__module__]
+
+
+@pytest.mark.parametrize("code", [kind.code for kind in OWN_ERRORS])
+def test_errors_of_the_engine_look_like_errors_unless_a_setting_is_meant(code: str) -> None:
+    expected = Severity.WARNING if code in ("setting", "context-full") else Severity.ERROR
+    assert severity_of(code) is expected

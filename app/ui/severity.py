@@ -1,0 +1,62 @@
+"""How urgent a notice looks. What the program doesn't know by its code is a warning, never less."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Severity(Enum):
+    """The value is (icon, colour of the theme, word for screen readers)."""
+
+    INFO = ("info", "accent", "Note")
+    WARNING = ("warning", "warning", "Warning")
+    ERROR = ("error", "danger", "Error")
+
+
+# Something did not work.
+_ERRORS = frozenset(
+    {
+        "chat-template",
+        "chat-template-limit",
+        "compute-fault",
+        "engine-error",
+        "fault",
+        "model-file",
+        "out-of-memory",
+        "settings-not-saved",
+        "store",
+        "store-damaged",
+        "system-error",
+        "tokenizer",
+        "unsupported-model",
+    }
+)
+# Everything works; this is only how.
+_INFOS = frozenset(
+    {
+        "answer-in-progress",
+        "chat-template-chosen",
+        "device-cpu",
+        "empty-message",
+        "load-under-way",
+        "model-loading",
+        "no-model",
+        "not-a-model",
+        "sampling-default-ignored",
+        "setting-without-effect",
+        "stored-head-used",
+        "tensors-left-out",
+        "vram-budget-unused",
+        "weights-not-widened",
+    }
+)
+_INFO_PREFIXES = ("template-",)  # a rewrite of the messages for the model's template
+
+
+def severity_of(code: str) -> Severity:
+    """By the stable code of a notice."""
+    if code in _ERRORS:
+        return Severity.ERROR
+    if code in _INFOS or code.startswith(_INFO_PREFIXES):
+        return Severity.INFO
+    return Severity.WARNING
