@@ -6,8 +6,8 @@ answer can be thinking; whatever else stands inside it, tool calls included, is 
 
 A closing tag that the thinking quotes does not end it. Quoted means: between backticks on one line, or
 inside a code fence. A model that forgets to close a fence would so lose its whole answer to the thinking;
-therefore a closing tag inside a fence counts after all when it stands alone on its line, a blank line follows,
-and the fence holds no opening tag that it could belong to. That is how real closing tags are written.
+therefore a closing tag inside a fence counts after all when it stands alone on its line, a blank line
+follows, and the fence holds no opening tag that it could belong to. That is how real closing tags look.
 """
 
 from __future__ import annotations
