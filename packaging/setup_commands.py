@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,14 +87,17 @@ def run_tests(pytest_arguments: Sequence[str]) -> int:
 
 
 def call(command: Sequence[str | Path], variables: Mapping[str, str]) -> int:
-    """Runs a program in the checkout until it ends by itself, Ctrl+C included; returns its exit code."""
-    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=dict(variables))
-    while True:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            continue  # the program got it too, and has its own way to end
-        return 128 - code if code < 0 else code
+    """Runs a program in the checkout until it ends by itself; returns its exit code.
+
+    Ctrl+C reaches the program too, which has its own way to end: here it only must not end the waiting. The
+    handler does nothing, rather than being SIG_IGN, because a program inherits signals that are ignored.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        code = subprocess.call([str(part) for part in command], cwd=ROOT, env=dict(variables))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - code if code < 0 else code
 
 
 def _absolute(model: Path | None) -> Path | None:

@@ -177,12 +177,12 @@ def test_bootstrap_itself_needs_nothing_newer_than_its_sentence_about_old_python
 def test_ctrl_c_ends_the_program_by_its_own_way_and_passes_its_code_on(tmp_path: Path) -> None:
     program_text = """
 import signal, sys
-def leave(*_):
+try:
+    print("ready", flush=True)
+    signal.pause()
+except KeyboardInterrupt:
     print("saved", flush=True)
     sys.exit(130)
-signal.signal(signal.SIGINT, leave)
-print("ready", flush=True)
-signal.pause()
 """
     (tmp_path / "program.py").write_text(program_text)
     caller = (
