@@ -18,9 +18,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.ui.icons import icon, pixmap
+from app.ui.icon_label import IconLabel
+from app.ui.icons import icon
 from app.ui.severity import Severity, severity_of
-from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 from engine.notices import Notice
 
 _MAX_SHOWN = 3
@@ -49,6 +50,7 @@ class Banner(QFrame):
         self._details_button.toggled.connect(self._show_details)
         self._close.clicked.connect(lambda: self.dismissed.emit(self.notice.code))
         theme_manager().changed.connect(self._paint_icons)
+        self._paint_icons(current_theme())
 
     def set_content(self, notice: Notice, *, severity: Severity, details: str = "") -> None:
         """Shows a newer notice of the same code in the same place."""
@@ -62,10 +64,10 @@ class Banner(QFrame):
         if not details:
             self._details_button.setChecked(False)
         self.setAccessibleName(f"{severity.value[2]}: {notice.message} {notice.hint}".strip())
-        self._paint_icons(current_theme())
+        self._icon.set_icon(*severity.value[:2])
 
     def _build(self) -> None:
-        self._icon = QLabel(self)
+        self._icon = IconLabel("info", self)
         self._message = _text_label(self)
         self._hint = _text_label(self)
         self._hint.setProperty("role", "muted")
@@ -104,11 +106,6 @@ class Banner(QFrame):
         self._details_button.setText("Hide details" if shown else "Details")
 
     def _paint_icons(self, theme: Theme) -> None:
-        name, color, word = self.severity.value
-        self._icon.setPixmap(
-            pixmap(name, ICON_SIZE, color=getattr(theme, color), device_pixel_ratio=self.devicePixelRatioF())
-        )
-        self._icon.setAccessibleName(word)
         self._close.setIcon(icon("close", theme.text_muted))
 
 

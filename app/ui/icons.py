@@ -23,9 +23,10 @@ def icon(name: str, color: str | None = None) -> QIcon:
     return _icon(name, color or theme.text, mixed(theme.text_muted, theme.window, 0.6))
 
 
-def pixmap(name: str, size: int, *, color: str | None = None, device_pixel_ratio: float = 1.0) -> QPixmap:
+@lru_cache(maxsize=256)
+def pixmap(name: str, size: int, *, color: str, device_pixel_ratio: float = 1.0) -> QPixmap:
     """The icon as a pixmap of `size` device-independent pixels, for labels and delegates."""
-    renderer = _renderer(name, color or current_theme().text)
+    renderer = _renderer(name, color)
     image = _draw(renderer, round(size * device_pixel_ratio))
     image.setDevicePixelRatio(device_pixel_ratio)
     return image

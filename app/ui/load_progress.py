@@ -8,10 +8,10 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QVBoxLayout, QWidget
 
-from app.ui.icons import pixmap
+from app.ui.icon_label import IconLabel
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes
-from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
 from engine.progress import LoadProgress, LoadStage
 
 _STEPS = 1000  # of the bar; bytes of large models don't fit its 32 bits
@@ -50,7 +50,6 @@ class LoadProgressView(QWidget):
         self._stage: LoadStage | None = None
         self._build()
         self.cancel_button.clicked.connect(self._cancel)
-        theme_manager().changed.connect(self._paint_marks)
         self.show_progress(None)
 
     def restart(self) -> None:
@@ -71,7 +70,7 @@ class LoadProgressView(QWidget):
         stage = progress.stage if progress is not None else None
         if stage is not self._stage:
             self._stage = stage
-            self._paint_marks(current_theme())
+            self._set_marks()
 
     def _cancel(self) -> None:
         self.cancel_button.setEnabled(False)
@@ -79,11 +78,11 @@ class LoadProgressView(QWidget):
         self.cancel_requested.emit()
 
     def _build(self) -> None:
-        self._marks: dict[LoadStage, tuple[QLabel, QLabel]] = {}
+        self._marks: dict[LoadStage, tuple[IconLabel, QLabel]] = {}
         stages = QHBoxLayout()
         stages.setSpacing(SPACE_XS + 2)
         for stage in LoadStage:
-            mark, label = QLabel(self), QLabel(_LABELS[stage], self)
+            mark, label = IconLabel("ring", self, size=_MARK), QLabel(_LABELS[stage], self)
             self._marks[stage] = (mark, label)
             stages.addWidget(mark)
             stages.addWidget(label)
@@ -108,12 +107,10 @@ class LoadProgressView(QWidget):
         layout.addWidget(self.bar)
         layout.addLayout(bottom)
 
-    def _paint_marks(self, theme: Theme) -> None:
+    def _set_marks(self) -> None:
         order = list(LoadStage)
         now = order.index(self._stage) if self._stage is not None else -1
-        ratio = self.devicePixelRatioF()
         for place, (mark, label) in enumerate(self._marks.values()):
             name = "check" if place < now else "dot" if place == now else "ring"
-            color = theme.accent if place <= now else theme.border
-            mark.setPixmap(pixmap(name, _MARK, color=color, device_pixel_ratio=ratio))
+            mark.set_icon(name, "accent" if place <= now else "border")
             set_role(label, "current" if place == now else "muted")

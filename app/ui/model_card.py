@@ -13,19 +13,16 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.ui.elided_label import ElidedLabel
-from app.ui.icons import pixmap
+from app.ui.icon_label import IconLabel
 from app.ui.load_progress import LoadProgressView
 from app.ui.model_facts import fit_warning, model_facts, why_not_loadable
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import set_role
 from app.ui.theme import (
-    ICON_SIZE,
     SPACE_L,
     SPACE_M,
     SPACE_S,
     SPACE_XL,
-    current_theme,
-    theme_manager,
 )
 from engine.notices import Notice
 from engine.progress import LoadProgress
@@ -37,13 +34,13 @@ _FACT_COLUMNS = 3
 
 
 class NoticeLine(QWidget):
-    """One notice inside the card: icon, sentence, what to do."""
+    """One notice inside the card: icon, sentence, what to do. `kind` is "error", "warning" or "info"."""
 
     def __init__(self, notice: Notice, parent: QWidget, *, kind: str) -> None:
         super().__init__(parent)
         self.notice = notice
-        self._kind = kind  # "error", "warning" or "info": an icon
-        self._icon = QLabel(self)
+        color = {"error": "danger", "warning": "warning"}.get(kind, "accent")
+        icon = IconLabel(kind, self, color=color)
         self.message = QLabel(notice.message, self)
         hint = QLabel(notice.hint, self)
         hint.setProperty("role", "muted")
@@ -60,16 +57,8 @@ class NoticeLine(QWidget):
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_S)
-        row.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
+        row.addWidget(icon, 0, Qt.AlignmentFlag.AlignTop)
         row.addLayout(text, 1)
-        self._paint_icon()
-        theme_manager().changed.connect(self._paint_icon)
-
-    def _paint_icon(self) -> None:
-        theme = current_theme()
-        color = {"error": theme.danger, "warning": theme.warning}.get(self._kind, theme.accent)
-        ratio = self.devicePixelRatioF()
-        self._icon.setPixmap(pixmap(self._kind, ICON_SIZE, color=color, device_pixel_ratio=ratio))
 
 
 class ModelCard(QFrame):
@@ -88,8 +77,6 @@ class ModelCard(QFrame):
         self._build()
         self.load_button.clicked.connect(self._ask_to_load)
         self.progress.cancel_requested.connect(self.cancel_requested)
-        theme_manager().changed.connect(self._paint_icon)
-        self._paint_icon()
 
     @property
     def shown_notices(self) -> tuple[Notice, ...]:
@@ -193,7 +180,7 @@ class ModelCard(QFrame):
         self._facts_box.setVisible(bool(facts))
 
     def _build(self) -> None:
-        self._icon = QLabel(self)
+        self._icon = IconLabel("model", self, color="accent", size=28)
         self._title = ElidedLabel("", self, mode=Qt.TextElideMode.ElideMiddle)
         self._title.setProperty("role", "title")
         self._subtitle = ElidedLabel("", self)
@@ -243,10 +230,6 @@ class ModelCard(QFrame):
         layout.addLayout(top)
         for part in (self._facts_box, self._lines_box, self._meanwhile, self.progress, self._actions):
             layout.addWidget(part)
-
-    def _paint_icon(self) -> None:
-        ratio = self.devicePixelRatioF()
-        self._icon.setPixmap(pixmap("model", 28, color=current_theme().accent, device_pixel_ratio=ratio))
 
 
 def _fact(parent: QWidget, name: str, value: str, explanation: str) -> QWidget:

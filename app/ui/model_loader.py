@@ -24,7 +24,8 @@ from PySide6.QtWidgets import (
 
 from app.controller import ModelPhase, ModelState
 from app.ui.drop_target import model_path_of
-from app.ui.icons import icon, pixmap
+from app.ui.icon_label import IconLabel
+from app.ui.icons import icon
 from app.ui.model_card import ModelCard
 from app.ui.model_facts import why_not_loadable
 from app.ui.recent_models import RecentModels
@@ -208,7 +209,7 @@ class ModelLoader(QWidget):
 
     def _build(self) -> None:
         self.setAccessibleName("Choose a model")
-        self._bird = QLabel(self)
+        self._bird = IconLabel("kestrel", self, size=40)
         self._title = QLabel("Choose a model", self)
         self._title.setProperty("role", "display")
         self._explanation = QLabel(
@@ -270,8 +271,6 @@ class ModelLoader(QWidget):
         layout.addWidget(self._scroll)
 
     def _paint_icons(self, theme: Theme) -> None:
-        ratio = self.devicePixelRatioF()
-        self._bird.setPixmap(pixmap("kestrel", 40, device_pixel_ratio=ratio))
         self._dress_choice()
         self.file_button.setIcon(icon("file", theme.text))
         self.close_button.setIcon(icon("close", theme.text_muted))

@@ -13,9 +13,9 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.ui.elided_label import ElidedLabel
-from app.ui.icons import pixmap
+from app.ui.icon_label import IconLabel
 from app.ui.style_sheet import set_role
-from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
 
 
 def why_unavailable(path: Path) -> str:
@@ -43,7 +43,7 @@ class RecentModel(QPushButton):
         super().__init__(parent)
         self.path = path
         self.problem = ""
-        self._icon = QLabel(self)
+        self._icon = IconLabel("file" if path.suffix.lower() == ".gguf" else "folder", self)
         self._name = ElidedLabel(shown_name(path), self)
         self._place = ElidedLabel("", self, mode=Qt.TextElideMode.ElideMiddle)
         self._place.setProperty("role", "small")
@@ -61,7 +61,6 @@ class RecentModel(QPushButton):
         self.setProperty("role", "row")
         self.setMinimumHeight(self.fontMetrics().height() * 2 + 3 * SPACE_S)
         self.set_problem("")
-        theme_manager().changed.connect(self._paint_icon)
 
     def set_problem(self, problem: str) -> None:
         """A model with a problem is greyed and says why; "" makes it usable."""
@@ -71,13 +70,7 @@ class RecentModel(QPushButton):
         self.setAccessibleName(f"{shown_name(self.path)}: {problem or 'load this model'}")
         self.setToolTip(f"{problem}\n{self.path}" if problem else f"Load {self.path}")
         set_role(self._place, "warning-small" if problem else "small")
-        self._paint_icon(current_theme())
-
-    def _paint_icon(self, theme: Theme) -> None:
-        color = theme.border if self.problem else theme.text_muted
-        name = "file" if self.path.suffix.lower() == ".gguf" else "folder"
-        ratio = self.devicePixelRatioF()
-        self._icon.setPixmap(pixmap(name, ICON_SIZE, color=color, device_pixel_ratio=ratio))
+        self._icon.set_icon(self._icon.shown[0], "border" if problem else "text_muted")
 
 
 class RecentModels(QWidget):

@@ -9,9 +9,9 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 from app.controller import ModelPhase, ModelState
 from app.conversations import AnswerStats
 from app.ui.elided_label import ElidedLabel
-from app.ui.icons import pixmap
+from app.ui.icon_label import IconLabel
 from app.ui.text_format import format_speed, format_tokens
-from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 
 if TYPE_CHECKING:
     from engine.engine import ModelSummary
@@ -25,7 +25,7 @@ class StatusLine(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Status")
-        self._icon = QLabel(self)
+        self._icon = IconLabel("chip", self, size=_ICON)
         self.device = ElidedLabel("No model is loaded", self)
         self.context = QLabel(self)
         self.speed = QLabel(self)
@@ -41,8 +41,6 @@ class StatusLine(QWidget):
         layout.addWidget(self.context)
         layout.addSpacing(SPACE_L - SPACE_S)
         layout.addWidget(self.speed)
-        self._paint_icon(current_theme())
-        theme_manager().changed.connect(self._paint_icon)
 
     def set_model_state(self, state: ModelState) -> None:
         summary = state.summary
@@ -58,10 +56,6 @@ class StatusLine(QWidget):
     def set_last_answer(self, stats: AnswerStats | None) -> None:
         speed = format_speed(stats.decode_tokens, stats.decode_seconds) if stats is not None else ""
         self.speed.setText(f"Last answer {speed}" if speed else "")
-
-    def _paint_icon(self, theme: Theme) -> None:
-        ratio = self.devicePixelRatioF()
-        self._icon.setPixmap(pixmap("chip", _ICON, color=theme.text_muted, device_pixel_ratio=ratio))
 
 
 def device_sentence(summary: ModelSummary) -> str:
