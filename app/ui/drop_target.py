@@ -1,14 +1,15 @@
 """Dropping a model anywhere on the window.
 
-A folder or a GGUF file is taken as it is; a file out of a model folder stands for its folder.
+A folder or a GGUF file is taken as it is; a file out of a model folder stands for its folder. Drags of files
+are taken before the text field under the pointer sees them; dragged text goes on to it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QMimeData, QRect, Qt
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
+from PySide6.QtCore import QEvent, QMimeData, QObject, QRect, Qt, Signal
+from PySide6.QtGui import QColor, QDragEnterEvent, QDropEvent, QPainter, QPaintEvent, QPen, QWindow
 from PySide6.QtWidgets import QWidget
 
 from app.ui.icons import pixmap
@@ -84,3 +85,40 @@ class DropOverlay(QWidget):
         line = QRect(0, middle.y() + SPACE_S, self.width(), painter.fontMetrics().height() * 2)
         painter.drawText(line, Qt.AlignmentFlag.AlignHCenter, "Drop to look at this model")
         painter.end()
+
+
+class DropTarget(QObject):
+    """Takes files that are dropped anywhere on one window. Signals: dropped(Path), the first of them."""
+
+    dropped = Signal(object)
+
+    def __init__(self, window: QWidget) -> None:
+        super().__init__(window)
+        self.overlay = DropOverlay(window)
+
+    def watch(self, handle: QWindow) -> None:
+        """The window's handle, which exists once it has been shown. It gets every drag first."""
+        handle.installEventFilter(self)
+
+    def _on_drag(self, event: QDropEvent) -> bool:
+        """Enter, move or drop. True: taken."""
+        path = dropped_path(event.mimeData())
+        if path is None:
+            return False
+        event.setDropAction(Qt.DropAction.CopyAction)
+        event.accept()
+        if isinstance(event, QDragEnterEvent):
+            self.overlay.cover()
+        elif event.type() == QEvent.Type.Drop:
+            self.overlay.hide()
+            self.dropped.emit(path)
+        return True
+
+    # Qt overrides
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.DragLeave:
+            self.overlay.hide()
+        elif isinstance(event, QDropEvent):  # the base of all that carry data
+            return self._on_drag(event)
+        return super().eventFilter(watched, event)

@@ -1,4 +1,4 @@
-"""An icon that stands beside text. Drawn when it is painted, so it is sharp on every screen, in every theme."""
+"""An icon that stands beside text. Drawn when it is painted, so it is sharp on every screen and theme."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
-from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from app.controller import ChatController, ModelPhase, ModelState
@@ -22,7 +22,7 @@ from app.ui.banner import BannerStack
 from app.ui.chat_pane import ChatPane
 from app.ui.conversation_list import ConversationList
 from app.ui.conversation_model import shown_title
-from app.ui.drop_target import DropOverlay, dropped_path
+from app.ui.drop_target import DropTarget
 from app.ui.header import Header
 from app.ui.icons import app_icon
 from app.ui.model_loader import ModelLoader
@@ -130,7 +130,7 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(centre)
         self.actions_ = build_actions(self)
         self.header.menu_button.setMenu(build_menu(self.actions_, self))
-        self._overlay = DropOverlay(self)
+        self._drops = DropTarget(self)
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
 
@@ -173,6 +173,7 @@ class MainWindow(QMainWindow):
         loader.cancel_requested.connect(controller.cancel_load)
         loader.refused.connect(self.show_notice)
         loader.closed.connect(self.show_chat)
+        self._drops.dropped.connect(self._on_dropped)
         self._pages.currentChanged.connect(self._on_page_changed)
         self._back.activated.connect(self._leave_models)
         self.header.model_clicked.connect(self._toggle_models)
@@ -242,6 +243,10 @@ class MainWindow(QMainWindow):
     def _leave_models(self) -> None:
         if self.showing_models:
             self.show_chat()
+
+    def _on_dropped(self, path: Path) -> None:
+        self.show_models()
+        self.loader.pick(path)
 
     def _toggle_sidebar(self) -> None:
         self.conversations.setVisible(self.conversations.isHidden())
@@ -343,27 +348,6 @@ class MainWindow(QMainWindow):
         current = self.controller.current_conversation_id
         self.chat.set_answering(self._answering_in is not None and self._answering_in == current)
 
-    # Dropping a model anywhere
-
-    def _on_drag(self, event: QEvent) -> bool:
-        """Takes drags of files before a text field under the pointer does. True: handled."""
-        if event.type() == QEvent.Type.DragLeave:
-            self._overlay.hide()
-            return False
-        if not isinstance(event, QDropEvent) or dropped_path(event.mimeData()) is None:
-            return False
-        event.setDropAction(Qt.DropAction.CopyAction)
-        event.accept()
-        if isinstance(event, QDragEnterEvent):
-            self._overlay.cover()
-        elif event.type() == QEvent.Type.Drop:
-            self._overlay.hide()
-            path = dropped_path(event.mimeData())
-            assert path is not None
-            self.show_models()
-            self.loader.pick(path)
-        return True
-
     # Qt overrides
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -372,13 +356,12 @@ class MainWindow(QMainWindow):
         if handle is not None and handle is not self._watched_handle:
             self._watched_handle = handle
             handle.installEventFilter(self)
+            self._drops.watch(handle)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if watched is self._watched_handle:
-            kind = event.type()
-            if kind in (QEvent.Type.DragEnter, QEvent.Type.DragMove, QEvent.Type.DragLeave, QEvent.Type.Drop):
-                return self._on_drag(event)
-            if kind == QEvent.Type.Expose and not self._has_been_exposed and self.windowHandle().isExposed():
+            exposed = event.type() == QEvent.Type.Expose and self.windowHandle().isExposed()
+            if exposed and not self._has_been_exposed:
                 self._has_been_exposed = True
                 self.first_shown.emit()
         return super().eventFilter(watched, event)

@@ -344,18 +344,18 @@ def test_dropping_a_file_out_of_a_model_folder_shows_the_folder_s_card(
 ) -> None:
     window.show_chat()
     drag(window, model_folder / "config.json", QEvent.Type.DragEnter)
-    assert window._overlay.isVisible()
+    assert window._drops.overlay.isVisible()
     with qtbot.waitSignal(window.controller.model_inspected) as inspected:
         drag(window, model_folder / "config.json", QEvent.Type.Drop)
     assert inspected.args[0].path == model_folder
     assert window.showing_models
-    assert not window._overlay.isVisible()
+    assert not window._drops.overlay.isVisible()
 
 
 def test_dragging_away_takes_the_overlay_away(window: MainWindow, model_folder: Path) -> None:
     drag(window, model_folder, QEvent.Type.DragEnter)
     QApplication.sendEvent(window.windowHandle(), QDragLeaveEvent())
-    assert not window._overlay.isVisible()
+    assert not window._drops.overlay.isVisible()
 
 
 def test_dropping_what_is_no_model_is_a_notice(window: MainWindow, tmp_path: Path) -> None:
