@@ -7,37 +7,26 @@ emitted on the GUI thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from app.answer import SAVED_AFTER_ALL, AnswerRecorder, save_ends
-from app.conversations import (
-    AnswerStats,
-    Conversation,
-    ConversationStore,
-    ConversationSummary,
-    Exchange,
-    Message,
-    MessageStatus,
-)
-from app.engine_commands import AnswerDelta, GenerateCommand
+from app.answer import SAVED_AFTER_ALL, save_ends
+from app.answer_session import AnswerSession
+from app.conversations import Conversation, ConversationStore, ConversationSummary, Exchange, Message
 from app.engine_loop import EngineFactory, load_engine
 from app.load_marker import LoadMarker
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
 from app.operations import BackgroundRunner
 from app.paths import AppPaths
+from app.refusals import refusal
 from app.settings import Settings, load_settings
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
 from app.worker import EngineWorker
-from engine.generation import Finished, FinishReason, SamplingParams
 from engine.notices import Notice
-
-if TYPE_CHECKING:
-    from engine.engine import ModelSummary
 
 __all__ = ["ChatController", "ModelPhase", "ModelState"]
 
@@ -90,34 +79,25 @@ class ChatController(QObject):
             inspector=inspector,
             parent=self,
         )
-        self._recorder = AnswerRecorder(self._store, self)
+        self._answer = AnswerSession(self._worker, self._store, self)
         self._current_id: str | None = None
         self._view = 0  # counts what the chat pane was asked to show; an answer to an older wish is dropped
         self._sending = False  # a message is on its way to disk
-        self._answering = False
-        self._request_id: int | None = None  # of the answer that is being written
-        self._device = ""
-        self._said: set[tuple[str, str, str]] = (
-            set()
-        )  # notices about a conversation, said once for each model
         self._closed = False
         self._connect_signals()
 
     def _connect_signals(self) -> None:
-        models, worker, recorder = self._models, self._worker, self._recorder
+        models, answer = self._models, self._answer
         models.state_changed.connect(self.model_state_changed)
         models.load_failed.connect(self.load_failed)
         models.inspected.connect(self.model_inspected)
         models.recent_models_changed.connect(self.recent_models_changed)
         models.notice_raised.connect(self.notice_raised)
-        worker.text_received.connect(self._on_text_received)
-        worker.answer_finished.connect(self._on_engine_finished)
-        worker.answer_failed.connect(self._on_engine_failed)
-        worker.notice_raised.connect(self._on_engine_notice)
-        worker.model_loaded.connect(self._on_model_loaded)
-        recorder.finished.connect(self._on_answer_saved)
-        recorder.idle.connect(self._on_answer_over)
-        recorder.notice_raised.connect(self.notice_raised)
+        answer.extended.connect(self.answer_extended)
+        answer.finished.connect(self.answer_finished)
+        answer.active_changed.connect(self.answering_changed)
+        answer.active_changed.connect(self._on_answer_active)
+        answer.notice_raised.connect(self.notice_raised)
 
     @property
     def model_state(self) -> ModelState:
@@ -125,7 +105,7 @@ class ChatController(QObject):
 
     @property
     def answering(self) -> bool:
-        return self._answering
+        return self._answer.active
 
     @property
     def current_conversation_id(self) -> str | None:
@@ -177,9 +157,7 @@ class ChatController(QObject):
             return True
         self._closed = True
         engine_ended = self._worker.shutdown()  # the end of a stopped answer arrives in here
-        if self._recorder.message is not None:
-            self._recorder.finish(MessageStatus.INTERRUPTED, None)
-        self._recorder.close()
+        self._answer.close()
         inspection_ended = self._models.shutdown()
         self._settings.close()
         self._store.close(self.notice_raised.emit)
@@ -222,14 +200,14 @@ class ChatController(QObject):
 
     def delete_conversation(self, conversation_id: str) -> None:
         """An answer that is being written in it is stopped first."""
-        self._stop_answer_in(conversation_id)
+        self._answer.stop_in(conversation_id)
 
         def delete(store: ConversationStore) -> list[ConversationSummary]:
             store.delete(conversation_id)
             return store.summaries()
 
         def on_deleted(summaries: list[ConversationSummary]) -> None:
-            self._stop_answer_in(conversation_id)  # a message may have been on its way when the deletion was
+            self._answer.stop_in(conversation_id)  # a message may have been on its way when the deletion was
             self._worker.forget(conversation_id)
             self.conversations_changed.emit(summaries)
             if self._current_id == conversation_id:
@@ -245,12 +223,18 @@ class ChatController(QObject):
         In a new chat the order is: send_accepted, conversation_opened (the new row, no messages yet),
         message_added, answer_started. In an existing one conversation_opened is left out.
         """
-        refusal = self._refusal(text)
-        if refusal is not None:
-            self.send_rejected.emit(text, refusal)
+        reason = refusal(
+            text,
+            self.model_state,
+            last_failure=self._models.last_failure,
+            busy=self._sending or self._answer.active,
+            closing=self._closed,
+        )
+        if reason is not None:
+            self.send_rejected.emit(text, reason)
             return
         self._sending = True
-        sent = _Sent(text, self._current_id, self._view, self._recorder.unsaved)
+        sent = _Sent(text, self._current_id, self._view, self._answer.unsaved)
         summary = self.model_state.summary
         model_path = summary.path if summary else None
 
@@ -269,8 +253,7 @@ class ChatController(QObject):
 
     def stop_answer(self) -> None:
         """End the answer that is being written; its text so far is kept."""
-        if self._request_id is not None:
-            self._worker.stop(self._request_id)
+        self._answer.stop()
 
     # The model
 
@@ -317,55 +300,13 @@ class ChatController(QObject):
             return
         self._current_id = conversation.summary.id if conversation else None
         self._settings.change(last_conversation_id=self._current_id)
-        self.conversation_opened.emit(self._as_it_stands(conversation) if conversation else None)
-
-    def _as_it_stands(self, conversation: Conversation) -> Conversation:
-        """With the newest text of the answer that grows, which the disk has only up to a second ago."""
-        newer = {message.id: message for message in self._recorder.unsaved}
-        growing = self._recorder.message
-        if growing is not None:
-            newer[growing.id] = growing
-        return replace(
-            conversation,
-            messages=tuple(newer.get(message.id, message) for message in conversation.messages),
-        )
-
-    def _refusal(self, text: str) -> Notice | None:
-        """Why `text` can't be sent now, or None."""
-        state = self.model_state
-        if self._closed:
-            return Notice("closing", "The program is closing.", "The message was not sent.")
-        if not text.strip():
-            return Notice("empty-message", "There is nothing to send yet.", "Write a message first.")
-        if self._answering or self._sending:
-            return Notice(
-                "answer-in-progress",
-                "An answer is still being written.",
-                "Wait for its end or stop it, then send the message.",
-            )
-        if state.phase is ModelPhase.LOADING:
-            return Notice(
-                "model-loading", f"{state.name} is still being loaded.", "Send the message when it is ready."
-            )
-        if state.phase is ModelPhase.NONE and self._models.last_failure is not None:
-            return Notice(
-                "no-model",
-                f"No model is loaded: {self._models.last_failure.message}",
-                "Choose another model, then send the message; its text stays here.",
-            )
-        if state.phase is ModelPhase.NONE:
-            return Notice(
-                "no-model",
-                "No model is loaded yet.",
-                "Choose a model folder first, then send the message; its text stays here.",
-            )
-        return None
+        self.conversation_opened.emit(self._answer.as_it_stands(conversation) if conversation else None)
 
     def _on_sent(self, sent: _Sent, exchange: Exchange, summaries: list[ConversationSummary]) -> None:
         """The question is on disk: show it and ask for the answer."""
         self._sending = False
         if sent.unsaved:
-            self._recorder.forget_unsaved(sent.unsaved)
+            self._answer.forget_unsaved(sent.unsaved)
             self.notice_raised.emit(SAVED_AFTER_ALL)
         conversation_id = exchange.summary.id
         self.send_accepted.emit(sent.text)
@@ -375,92 +316,21 @@ class ChatController(QObject):
         self.message_added.emit(conversation_id, exchange.question)
         if self._closed:
             return  # the row of the answer is found at the next start, and marked as interrupted
-        self._answering = True
-        self._recorder.begin(exchange.answer)
-        summary = self.model_state.summary
-        self._request_id = self._worker.generate(
-            GenerateCommand(
-                conversation_id=conversation_id,
-                messages=exchange.history,
-                sampling=summary.sampling_defaults if summary else SamplingParams(),
-            )
-        )
-        self._device = summary.device if summary else ""
         self.answer_started.emit(conversation_id, exchange.answer)
-        self.answering_changed.emit(True)
-
-    def _stop_answer_in(self, conversation_id: str) -> None:
-        growing = self._recorder.message
-        if growing is not None and growing.conversation_id == conversation_id:
-            self.stop_answer()
+        self._answer.begin(exchange, self.model_state.summary)
 
     def _raise_notice(self, notice: Notice) -> None:
         self.notice_raised.emit(notice)
 
-    @Slot(int, object)
-    def _on_text_received(self, request_id: int, delta: AnswerDelta) -> None:
-        growing = self._recorder.message
-        if request_id == self._request_id and growing is not None:
-            self._recorder.extend(delta)
-            self.answer_extended.emit(growing.conversation_id, growing.id, delta)
-
-    @Slot(int, object)
-    def _on_engine_finished(self, request_id: int, finished: Finished) -> None:
-        if request_id != self._request_id:
-            return
-        for notice in finished.notices:
-            self.notice_raised.emit(notice)
-        stopped = finished.finish_reason is FinishReason.CANCELLED
-        self._end_answer(
-            MessageStatus.STOPPED if stopped else MessageStatus.COMPLETE,
-            AnswerStats(
-                prompt_tokens=finished.prefill.tokens,
-                reused_tokens=finished.prefill.reused,
-                prefill_seconds=finished.prefill.seconds,
-                decode_tokens=finished.decode.tokens,
-                decode_seconds=finished.decode.seconds,
-                finish_reason=str(finished.finish_reason),
-                device=self._device,
-            ),
-        )
-
-    @Slot(int, object)
-    def _on_engine_failed(self, request_id: int, notice: Notice) -> None:
-        if request_id == self._request_id:
-            self.notice_raised.emit(notice)
-            self._end_answer(MessageStatus.FAILED, None)
-
-    def _end_answer(self, status: MessageStatus, stats: AnswerStats | None) -> None:
-        self._request_id = None
-        self._recorder.finish(status, stats)
-
-    @Slot(object)
-    def _on_answer_saved(self, message: Message) -> None:
-        self.answer_finished.emit(message.conversation_id, message)
-
-    @Slot()
-    def _on_answer_over(self) -> None:
-        self._answering = False
-        self.answering_changed.emit(False)
-        self._ask_store(
-            ConversationStore.summaries,
-            self.conversations_changed.emit,
-            self.notice_raised.emit,
-            doing="reading the list of conversations",
-        )
-
-    @Slot(object)
-    def _on_engine_notice(self, notice: Notice) -> None:
-        """A template's rewrite comes with every turn, so each is said once for a conversation and a model."""
-        growing = self._recorder.message
-        said = (growing.conversation_id if growing else "", notice.code, notice.message)
-        if said not in self._said:
-            self._said.add(said)
-            self.notice_raised.emit(notice)
-
-    @Slot(int, object)
-    def _on_model_loaded(self, load_id: int, summary: ModelSummary) -> None:
-        self._said.clear()
+    @Slot(bool)
+    def _on_answer_active(self, active: bool) -> None:
+        if not active:
+            self._ask_store(
+                ConversationStore.summaries,
+                self.conversations_changed.emit,
+                self.notice_raised.emit,
+                doing="reading the list of conversations",
+            )
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,11 @@ from engine.generation import (
 )
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
+from engine.thinking import ThinkingSplitter, leaves_thinking_open
 
 if TYPE_CHECKING:
     from engine.chat_template import ChatMessage, ChatPrompt
     from engine.engine import ModelSummary
-    from engine.thinking import ThinkingSplitter
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,6 @@ def load_engine(
 ) -> ChatEngine:
     """The real one. Its modules are imported here, so that the window need not wait for them."""
     from engine.engine import Engine
-
     from engine.model_folder import open_model
 
     return Engine.load(open_model(path), config, on_progress=on_progress, cancel=cancel)
@@ -203,8 +202,6 @@ class _Answer:
         self._decode_began = 0.0
 
     def write(self, engine: ChatEngine) -> None:
-        from engine.thinking import ThinkingSplitter, leaves_thinking_open
-
         if self._cancel.is_set():
             raise Cancelled
         prompt = engine.chat_prompt(chat_messages(self._command.messages))
