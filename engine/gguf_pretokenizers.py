@@ -93,7 +93,7 @@ _SEED_CODER = _words(
 )
 
 _CJK = "[一-龥ࠀ-一가-퟿]+"
-# Letters of the scripts that have two cases (Latin, Greek, Cyrillic, …), as DeepSeek lists them. Escaped, because
+# Letters of the scripts that have two cases (Latin, Greek, Cyrillic, …), as DeepSeek lists them. Escaped:
 # several of them turn into others as soon as something normalizes this file.
 _CASED_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
