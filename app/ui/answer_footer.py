@@ -1,0 +1,103 @@
+"""The quiet line under an answer: what it cost, how it ended, and a button that copies it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QWidget
+
+from app.conversations import AnswerStats, Message, MessageStatus
+from app.ui.copy_button import CopyButton
+from app.ui.elided_label import ElidedLabel
+from app.ui.style_sheet import set_role
+from app.ui.text_format import format_speed, format_tokens
+from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, scaled_font
+from engine.generation import FinishReason
+
+_DOT = " · "
+
+
+def ending(message: Message) -> str:
+    """Why an answer ended, in plain words; "" when the model simply came to its end, or is still
+    writing.
+    """
+    if message.status is MessageStatus.STOPPED:
+        return "stopped by you"
+    if message.status is MessageStatus.INTERRUPTED:
+        return "interrupted: the program was closed"
+    if message.status is MessageStatus.FAILED:
+        return _failure(message)
+    reason = message.stats.finish_reason if message.stats is not None else ""
+    return {
+        FinishReason.CONTEXT.value: "context full",
+        FinishReason.LENGTH.value: "length limit reached",
+        FinishReason.CANCELLED.value: "stopped by you",
+    }.get(reason, "")
+
+
+def figures(stats: AnswerStats) -> str:
+    """Tokens, speed, what was reused of the prompt, and the device."""
+    parts = [
+        format_tokens(stats.decode_tokens + 1),  # the first token of an answer comes from the prefill
+        format_speed(stats.decode_tokens, stats.decode_seconds),
+        f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} reused" if stats.reused_tokens else "",
+        stats.device.upper() if stats.device in ("cpu", "cuda") else stats.device,
+    ]
+    return _DOT.join(part for part in parts if part)
+
+
+def explanation(stats: AnswerStats) -> str:
+    """The figures in whole sentences, for the tooltip."""
+    lines = [f"The conversation so far was {format_tokens(stats.prompt_tokens)}."]
+    if stats.reused_tokens:
+        lines.append(f"{stats.reused_tokens:,} of them were still in memory and not computed again.")
+    if stats.prefill_seconds > 0:
+        lines.append(f"Reading the rest took {stats.prefill_seconds:.2f} s.")
+    if stats.decode_seconds > 0:
+        lines.append(f"Writing the answer took {stats.decode_seconds:.2f} s.")
+    return "\n".join(lines)
+
+
+def _failure(message: Message) -> str:
+    reason = message.stats.finish_reason if message.stats is not None else ""
+    known = {item.value for item in FinishReason}
+    return f"failed: {reason}" if reason and reason not in known else "failed: the engine could not go on"
+
+
+class AnswerFooter(QWidget):
+    """Shown once an answer has ended."""
+
+    def __init__(self, text: Callable[[], str], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._copy = CopyButton(text, "Copy answer", self)
+        self._ending = QLabel(self)
+        self._ending.setTextFormat(Qt.TextFormat.PlainText)
+        self._figures = ElidedLabel("", self)
+        set_role(self._figures, "small")
+
+    def show_message(self, message: Message) -> None:
+        end = ending(message)
+        self._ending.setText(end[:1].upper() + end[1:])
+        set_role(self._ending, "danger" if message.status is MessageStatus.FAILED else "warning")
+        self._ending.setFont(scaled_font(SCALE_SMALL))
+        self._ending.setVisible(bool(end))
+        stats = message.stats
+        self._figures.setText(figures(stats) if stats is not None else "")
+        self.setToolTip(explanation(stats) if stats is not None else "")  # seen where the label has none
+
+    def arrange(self, width: int) -> int:
+        height = self._copy.height()
+        self._copy.move(width - self._copy.width() - SPACE_XS, 0)
+        room = self._copy.x() - SPACE_S
+        left = 0
+        if not self._ending.isHidden():
+            self._ending.adjustSize()
+            left = min(self._ending.width(), room)
+            self._ending.setGeometry(0, 0, left, height)
+            left += SPACE_M
+        self._figures.setGeometry(left, 0, max(0, room - left), height)
+        return height
+
+    def apply_theme(self) -> None:
+        self._copy.apply_theme()

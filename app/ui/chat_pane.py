@@ -1,0 +1,171 @@
+"""The chat: the conversation above, the composer below, and what is said when there is nothing yet.
+
+It shows what it is told and emits what the person does; it knows no controller and no engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QSize, Qt, QUrl, Signal
+from PySide6.QtGui import QKeyEvent, QResizeEvent
+from PySide6.QtWidgets import QLabel, QToolButton, QVBoxLayout, QWidget
+
+from app.conversations import Conversation, Message
+from app.ui.composer import Composer
+from app.ui.empty_chat import EmptyChat
+from app.ui.icons import icon
+from app.ui.message_view import AnswerView
+from app.ui.style_sheet import set_role
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, TEXT_COLUMN_WIDTH, current_theme, theme_manager
+from app.ui.transcript import Transcript
+
+if TYPE_CHECKING:
+    from app.worker import AnswerDelta
+
+_JUMP = 36  # pixels
+
+
+class ChatPane(QWidget):
+    """Signals: send_requested(str), stop_requested(), link_activated(QUrl): the window asks before it
+    opens one.
+    """
+
+    send_requested = Signal(str)
+    stop_requested = Signal()
+    link_activated = Signal(QUrl)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "surface")
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self.transcript = Transcript(self)
+        self.composer = Composer(self)
+        self._empty = EmptyChat(self)
+        self._hint = QLabel(self)
+        self._hint.setTextFormat(Qt.TextFormat.PlainText)
+        self._hint.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        self._hint.setWordWrap(True)
+        self._jump = QToolButton(self)
+        self._jump.setAccessibleName("Jump to the latest message")
+        self._jump.setToolTip("Jump to the latest message (Ctrl+End)")
+        self._jump.setFixedSize(_JUMP, _JUMP)
+        self._jump.setIconSize(QSize(18, 18))
+        self._jump.setCursor(Qt.CursorShape.PointingHandCursor)
+        self._jump.hide()
+        self._lay_out()
+        self._connect_signals()
+        self.set_model_ready(False, "")
+        self._style()
+
+    def _lay_out(self) -> None:
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addWidget(self.transcript, 1)
+        self._below = QVBoxLayout()
+        self._below.setSpacing(SPACE_S)
+        self._below.addWidget(self.composer)
+        self._below.addWidget(self._hint)
+        column.addLayout(self._below)
+
+    def _connect_signals(self) -> None:
+        self.composer.send_requested.connect(self.send_requested)
+        self.composer.stop_requested.connect(self.stop_requested)
+        self.composer.refused.connect(self._on_refused)
+        self.transcript.link_activated.connect(self.link_activated)
+        self.transcript.at_bottom_changed.connect(self._on_at_bottom_changed)
+        self._jump.clicked.connect(self.transcript.jump_to_end)
+        theme_manager().changed.connect(self._on_theme_changed)
+
+    # What is shown
+
+    def show_conversation(self, conversation: Conversation | None) -> None:
+        """None is a new, empty chat. What stands in the composer stays."""
+        messages = conversation.messages if conversation is not None else ()
+        self._empty.setVisible(not messages)
+        self.transcript.show_messages(messages)
+
+    def add_message(self, message: Message) -> None:
+        self._empty.hide()
+        self.transcript.add(message)
+
+    def start_answer(self, message: Message) -> None:
+        self.add_message(message)
+
+    def extend_answer(self, message_id: str, delta: AnswerDelta) -> None:
+        view = self.transcript.view(message_id)
+        if isinstance(view, AnswerView):
+            view.extend(delta)
+
+    def finish_answer(self, message: Message) -> None:
+        view = self.transcript.view(message.id)
+        if isinstance(view, AnswerView):
+            view.finish(message)
+
+    def set_answering(self, answering: bool) -> None:
+        self.composer.set_answering(answering)
+
+    def set_model_ready(self, ready: bool, hint: str) -> None:
+        """`hint` is said below the composer while nothing can be sent."""
+        self.composer.set_ready(ready)
+        self._empty.set_model_ready(ready)
+        set_role(self._hint, "small")
+        self._hint.setText(hint)
+        self._hint.setVisible(bool(hint))
+
+    # What becomes of a text that was sent
+
+    def accept_send(self, text: str) -> None:
+        """It is on disk: the composer lets it go."""
+        self.composer.accept(text)
+
+    def reject_send(self, text: str) -> None:
+        """It was not taken; the composer keeps it."""
+        self.composer.reject()
+
+    def focus_composer(self) -> None:
+        self.composer.edit.setFocus()
+
+    def _on_refused(self) -> None:
+        set_role(self._hint, "warning")
+        self._hint.setVisible(bool(self._hint.text()))
+
+    def _on_at_bottom_changed(self, at_bottom: bool) -> None:
+        self._jump.setVisible(not at_bottom)
+        self._jump.raise_()
+
+    def _on_theme_changed(self) -> None:
+        self._style()
+        self.composer.apply_theme()
+        self.transcript.apply_theme()
+        self._empty.apply_theme()
+
+    def _style(self) -> None:
+        theme = current_theme()
+        self._jump.setIcon(icon("arrow-down", theme.text))
+        self._jump.setStyleSheet(
+            f"QToolButton {{ background: {theme.surface_raised}; border: 1px solid {theme.border};"
+            f" border-radius: {_JUMP // 2}px; }}"
+            f"QToolButton:hover, QToolButton:focus {{ border-color: {theme.accent}; }}"
+        )
+
+    # Qt overrides
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        control = bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
+        if event.key() == Qt.Key.Key_Escape and self.composer.answering:
+            self.stop_requested.emit()
+        elif event.key() == Qt.Key.Key_End and control:
+            self.transcript.jump_to_end()
+        else:
+            super().keyPressEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        side = max(SPACE_L, (self.width() - TEXT_COLUMN_WIDTH) // 2 - SPACE_L)
+        self._below.setContentsMargins(side, SPACE_S, side, SPACE_M)
+        self.layout().activate()
+        area = self.transcript.geometry()
+        self._empty.setGeometry(area)
+        self._jump.move(area.center().x() - _JUMP // 2, area.bottom() - _JUMP - SPACE_M)

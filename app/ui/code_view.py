@@ -1,0 +1,131 @@
+"""A code block: its language, a button that copies it, and lines that scroll sideways where they are
+long.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QTextBlockFormat, QTextCursor
+from PySide6.QtWidgets import QLabel, QWidget
+
+from app.ui.code_colors import CodeColors
+from app.ui.code_highlight import MAX_COLOURED, language_title
+from app.ui.copy_button import CopyButton
+from app.ui.document_view import DocumentView, code_font, same_frame
+from app.ui.markdown import Code
+from app.ui.sliced_work import SlicedWork
+from app.ui.style_sheet import set_role
+from app.ui.theme import RADIUS, SPACE_L, SPACE_M, SPACE_XS, current_theme
+
+_HEADER = 34  # pixels
+_MAX_TITLE = 40  # characters
+_LINE = QTextBlockFormat()
+_LINE.setLineHeight(126, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+
+
+class CodeView(QWidget):
+    """Takes a block's pieces as they come. `text` is what the copy button copies."""
+
+    def __init__(self, leaf: Code, work: SlicedWork, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.place = leaf.place
+        self._work = work
+        self._pieces: list[str] = []
+        self._num_characters = 0  # in the pieces
+        self._settled_end = 0  # characters of the document that are final
+        self._has_tail = False
+        self._opened = False
+        self._title = QLabel(self)
+        self._title.setTextFormat(Qt.TextFormat.PlainText)  # a model wrote it
+        set_role(self._title, "small")
+        self._copy = CopyButton(lambda: self.text, "Copy code", self)
+        self._code = DocumentView(self, wraps=False)
+        self._set_language(leaf)
+        self.apply_theme()
+
+    @property
+    def documents(self) -> tuple[DocumentView, ...]:
+        return (self._code,)
+
+    @property
+    def text(self) -> str:
+        return self._joined().removesuffix("\n")
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is settled: what it shows, if anything, may still turn out to be something else."""
+        return not self._opened
+
+    def append(self, leaf: Code, *, settled: bool) -> None:
+        if leaf.first:
+            self._set_language(leaf)
+        cursor = QTextCursor(self._code.document())
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        # A line feed stands before each piece but the first: at the end it would show as an empty line.
+        if not self._num_characters:
+            cursor.setBlockFormat(_LINE)  # the lines after it take it over
+        lead = "\n" if self._num_characters and leaf.text else ""
+        cursor.insertText(lead + same_frame(leaf.text.removesuffix("\n")))
+        if not settled:
+            self._has_tail = True
+            return
+        self._opened = True
+        self._pieces.append(leaf.text)
+        self._num_characters += len(leaf.text)
+        self._settled_end = self._code.document().characterCount() - 1
+        if self._num_characters <= MAX_COLOURED:
+            code = self._joined()
+            self._colors.follow(code)
+            if leaf.last:
+                self._work.start(self._colors.finish(code))
+
+    def drop_tail(self) -> None:
+        if not self._has_tail:
+            return
+        self._has_tail = False
+        cursor = QTextCursor(self._code.document())
+        cursor.setPosition(self._settled_end)
+        cursor.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
+        cursor.removeSelectedText()
+
+    def apply_theme(self) -> None:
+        self._code.apply_theme()
+        self._code.document().setDefaultFont(code_font())
+        self._colors.apply_theme()
+        self._copy.apply_theme()
+        self.update()
+
+    def arrange(self, width: int) -> int:
+        """Places the parts for a width in pixels; gives the height."""
+        inner = max(1, width - 2 * SPACE_L)
+        size = self._code.document().size()
+        bar = self._code.horizontalScrollBar().sizeHint().height() if ceil(size.width()) > inner else 0
+        height = ceil(size.height()) + bar
+        self._title.adjustSize()
+        middle = (_HEADER - self._title.height()) // 2
+        self._title.move(SPACE_L, middle + 1)
+        self._copy.move(width - self._copy.width() - SPACE_XS, (_HEADER - self._copy.height()) // 2 + 1)
+        self._code.setGeometry(SPACE_L, _HEADER, inner, height)
+        return _HEADER + height + SPACE_M
+
+    def _set_language(self, leaf: Code) -> None:
+        self.place = leaf.place
+        self._title.setText(language_title(leaf.language)[:_MAX_TITLE] or "Code")
+        self._code.setAccessibleName(f"{self._title.text()} code" if leaf.language else "Code")
+        self._colors = CodeColors(self._code.document(), leaf.language)
+
+    def _joined(self) -> str:
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    # Qt overrides
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        theme = current_theme()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(theme.color("border"), 1))
+        painter.setBrush(theme.color("code_background"))
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)

@@ -1,0 +1,176 @@
+"""Where a message is written: grows with it, sends it on Enter, and never loses it.
+
+The text stays until whoever sends it says that it is on disk (`accept`). A very long paste is held
+beside the editor as a chip, so that neither the paste nor the typing after it is slow.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+
+from app.ui.icons import icon
+from app.ui.message_edit import MessageEdit, is_long
+from app.ui.paste_chip import PasteChip
+from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS, current_theme, mixed
+
+_RADIUS = 16
+_BUTTON = 34  # pixels
+PLACEHOLDER = "Write a message"
+
+
+class Composer(QFrame):
+    """Signals: send_requested(str) when there is something to send and it may be sent; stop_requested();
+    refused() when it may not be sent now; height_changed() after it grew or shrank.
+    """
+
+    send_requested = Signal(str)
+    stop_requested = Signal()
+    refused = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._ready = False
+        self._answering = False
+        self._sent: str | None = None  # waits for `accept` or `reject`
+        self.edit = MessageEdit(self)
+        self.edit.setPlaceholderText(PLACEHOLDER)
+        self.chip = PasteChip(self)
+        self.button = QToolButton(self)
+        self.button.setFixedSize(_BUTTON, _BUTTON)
+        self.button.setIconSize(QSize(18, 18))
+        self.button.setCursor(Qt.CursorShape.PointingHandCursor)
+        self._lay_out()
+        self._connect_signals()
+        self.apply_theme()
+        self._update_button()
+
+    def _lay_out(self) -> None:
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_L, SPACE_S, SPACE_S, SPACE_S)
+        column.setSpacing(SPACE_XS)
+        column.addWidget(self.chip, 0, Qt.AlignmentFlag.AlignLeft)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_S)
+        row.addWidget(self.edit, 1, Qt.AlignmentFlag.AlignVCenter)
+        row.addWidget(self.button, 0, Qt.AlignmentFlag.AlignBottom)
+        column.addLayout(row)
+        self.setTabOrder(self.edit, self.button)
+
+    def _connect_signals(self) -> None:
+        self.edit.textChanged.connect(self._update_button)
+        self.edit.send_pressed.connect(self._send)
+        self.edit.long_text_pasted.connect(self._hold_paste)
+        self.edit.focus_changed.connect(self.update)
+        self.chip.removed.connect(self._on_chip_removed)
+        self.button.clicked.connect(self._on_button)
+
+    @property
+    def text(self) -> str:
+        """What would be sent: what was typed, and below it what was pasted and is too long to show."""
+        parts = [self.edit.toPlainText(), self.chip.text]
+        text = "\n\n".join(part for part in parts if part.strip())
+        # A clipboard can hold half a surrogate pair, which no file and no tokenizer takes.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    @property
+    def answering(self) -> bool:
+        return self._answering
+
+    def set_text(self, text: str) -> None:
+        self.chip.clear()
+        self.edit.setPlainText("" if is_long(text) else text)
+        if is_long(text):
+            self._hold_paste(text)
+
+    def set_answering(self, answering: bool) -> None:
+        self._answering = answering
+        self._update_button()
+
+    def set_ready(self, ready: bool) -> None:
+        self._ready = ready
+        self._update_button()
+
+    def accept(self, text: str) -> None:
+        """`text` is on disk: takes it away, but nothing that was written since."""
+        if self._sent is not None:
+            rest = self.text
+            if rest.strip() == text.strip():
+                self.set_text("")
+            elif rest.startswith(text):
+                self.set_text(rest.removeprefix(text).lstrip())
+                self.edit.move_to_end()
+        self._sent = None
+        self._update_button()
+
+    def reject(self) -> None:
+        """The text was not taken; it stays for another try."""
+        self._sent = None
+        self._update_button()
+
+    def apply_theme(self) -> None:
+        theme = current_theme()
+        ground = theme.accent
+        self.button.setStyleSheet(
+            f"QToolButton {{ background: {ground}; border: none; border-radius: {_BUTTON // 2}px; }}"
+            f"QToolButton:hover {{ background: {mixed(theme.text, ground, 0.16)}; }}"
+            f"QToolButton:focus {{ border: 2px solid {theme.text}; }}"
+            f"QToolButton:disabled {{ background: {mixed(theme.text, theme.surface_raised, 0.10)}; }}"
+        )
+        self.edit.apply_theme()
+        self.chip.apply_theme()
+        self._update_button()
+        self.update()
+
+    def _send(self) -> None:
+        text = self.text
+        if not text.strip() or self._sent is not None or self._answering:
+            return
+        if not self._ready:
+            self.refused.emit()
+            return
+        self._sent = text
+        self._update_button()
+        self.send_requested.emit(text)
+
+    def _on_button(self) -> None:
+        if self._answering:
+            self.stop_requested.emit()
+        else:
+            self._send()
+        self.edit.setFocus()
+
+    def _hold_paste(self, text: str) -> None:
+        self.chip.add(text)
+        self._update_button()
+
+    def _on_chip_removed(self) -> None:
+        self._update_button()
+        self.edit.setFocus()
+
+    def _update_button(self) -> None:
+        theme = current_theme()
+        if self._answering:
+            name, tip, image, enabled = "Stop", "Stop the answer (Esc)", "stop", True
+        else:
+            has_text = bool(self.chip.text) or not self.edit.is_blank
+            enabled = self._ready and has_text and self._sent is None
+            name, tip, image = "Send", "Send (Enter). Shift+Enter begins a new line.", "send"
+        ink = theme.accent_text if enabled else theme.text_muted
+        self.button.setEnabled(enabled)
+        self.button.setIcon(icon(image, ink))
+        self.button.setToolTip(tip)
+        self.button.setAccessibleName(name)
+
+    # Qt overrides
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        theme = current_theme()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        focused = self.edit.hasFocus()
+        border = mixed(theme.accent, theme.border, 0.7) if focused else theme.border
+        painter.setPen(QPen(QColor(border), 1.5 if focused else 1.0))
+        painter.setBrush(theme.color("surface_raised"))
+        painter.drawRoundedRect(self.rect().toRectF().adjusted(1, 1, -1, -1), _RADIUS, _RADIUS)

@@ -1,0 +1,43 @@
+"""A quiet line that opens and closes what stands below it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtWidgets import QPushButton, QWidget
+
+from app.ui.icons import icon
+from app.ui.theme import SCALE_SMALL, current_theme, scaled_font
+
+_ICON = 14
+
+
+class DisclosureButton(QPushButton):
+    """`toggled(bool)` says whether it is open now. Space and Enter toggle it as a click does."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setCheckable(True)
+        self.setProperty("role", "disclosure")
+        self.setFlat(True)
+        self.setIconSize(QSize(_ICON, _ICON))
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.toggled.connect(self.apply_theme)
+        self.apply_theme()
+
+    def set_title(self, title: str) -> None:
+        self.setText(title)
+        self.setAccessibleName(title)
+        self.adjustSize()
+
+    def apply_theme(self) -> None:
+        theme = current_theme()
+        self.setFont(scaled_font(SCALE_SMALL))
+        self.setStyleSheet(
+            f"QPushButton {{ color: {theme.text_muted}; background: transparent; border: none;"
+            f" padding: 3px 4px 3px 0; text-align: left; }}"
+            f"QPushButton:hover, QPushButton:focus {{ color: {theme.text}; }}"
+        )
+        self.setIcon(icon("chevron-down" if self.isChecked() else "chevron-right", theme.text_muted))
+        self.setToolTip("Hide" if self.isChecked() else "Show")
+        self.adjustSize()

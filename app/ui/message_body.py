@@ -1,0 +1,206 @@
+"""The words of a message: prose, code and tables, one under the other, growing at the end.
+
+What is settled is never laid out again; the tail is taken back and written anew. A long text that is
+there from the start is written in slices, so no message ever holds the window up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from PySide6.QtCore import QUrl, Signal
+from PySide6.QtWidgets import QWidget
+
+from app.ui.code_view import CodeView
+from app.ui.document_view import DocumentView
+from app.ui.markdown import Code, Leaf, TableRow
+from app.ui.markdown_stream import MarkdownStream
+from app.ui.prose_view import ProseView, indent_of
+from app.ui.sliced_work import SlicedWork
+from app.ui.table_view import TableView
+
+_PIECE = 2_000  # characters that are parsed and written in one step
+_GAP = 12  # pixels between pieces of different kinds
+_LIST_GAP = 8
+
+Piece = ProseView | CodeView | TableView
+
+
+class MessageBody(QWidget):
+    """Grows by `append`, ends with `finish`; `set_text` begins anew.
+
+    Signals: height_changed() when it must be arranged again; link_activated(QUrl);
+    document_added(DocumentView) for each new part that can be selected.
+    """
+
+    height_changed = Signal()
+    link_activated = Signal(QUrl)
+    document_added = Signal(DocumentView)
+
+    def __init__(self, work: SlicedWork, parent: QWidget | None = None, *, muted: bool = False) -> None:
+        super().__init__(parent)
+        self._work = work
+        self._muted = muted
+        self._pieces: list[Piece] = []
+        self._heights: list[int] = []  # by piece, at self._width; shorter when pieces wait to be arranged
+        self._width = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = MarkdownStream()
+        self._text: list[str] = []
+        self._queue: list[str] = []
+        self._queued = 0  # characters
+        self._ending = False
+        self._finished = False
+        self._tail_from = 0  # the first piece that the tail touched
+
+    @property
+    def text(self) -> str:
+        """All that was given, shown already or not."""
+        self._text = ["".join(self._text)]
+        return self._text[0]
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(self._pieces)
+
+    @property
+    def documents(self) -> tuple[DocumentView, ...]:
+        """The selectable parts, from top to bottom."""
+        found: list[DocumentView] = []
+        for piece in self._pieces:
+            found += piece.documents if isinstance(piece, CodeView) else (piece,)
+        return tuple(found)
+
+    def set_text(self, text: str) -> None:
+        """Shows a text that is complete."""
+        for piece in self._pieces:
+            piece.hide()
+            piece.deleteLater()
+        self._pieces.clear()
+        self._heights.clear()
+        self._begin()
+        self.append(text)
+        self.finish()
+
+    def append(self, text: str) -> None:
+        assert not self._ending, "the text has ended"
+        if not text:
+            return
+        self._text.append(text)
+        if self._queued or len(text) > _PIECE:
+            self._enqueue(text)
+        else:
+            self._show(self._stream.push(text))
+
+    def finish(self) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        if not self._queued:
+            self._show_end()
+
+    def arrange(self, width: int) -> int:
+        """Places the pieces for a width in pixels; gives the height. What stands unchanged costs
+        nothing.
+        """
+        if width != self._width:
+            self._width = width
+            self._heights.clear()
+        top = 0
+        for index, piece in enumerate(self._pieces):
+            if index:
+                top += _gap(self._pieces[index - 1], piece)
+            left = 0 if isinstance(piece, ProseView) else indent_of(piece.place.path)
+            inner = max(80, width - left)
+            if index >= len(self._heights):
+                self._heights.append(piece.arrange(inner))
+            piece.setGeometry(left, top, inner, self._heights[index])
+            top += self._heights[index]
+        return top
+
+    def apply_theme(self) -> None:
+        for piece in self._pieces:
+            piece.apply_theme()
+        self._heights.clear()
+
+    def _enqueue(self, text: str) -> None:
+        waiting = bool(self._queued)
+        self._queue.append(text)
+        self._queued += len(text)
+        if not waiting:
+            self._work.start(self._drain(self._stream))
+
+    def _drain(self, stream: MarkdownStream) -> Iterator[None]:
+        """Steps that show what is queued; ends when `set_text` has begun another stream."""
+        while stream is self._stream and self._queued:
+            text = "".join(self._queue)
+            self._queue = [text[_PIECE:]] if len(text) > _PIECE else []
+            self._queued = max(0, len(text) - _PIECE)
+            self._show(stream.push(text[:_PIECE]))
+            if self._ending and not self._queued:
+                self._show_end()
+            yield
+
+    def _show_end(self) -> None:
+        self._show(self._stream.finish(), with_tail=False)
+
+    def _show(self, settled: tuple[Leaf, ...], *, with_tail: bool = True) -> None:
+        for piece in self._pieces[self._tail_from :]:
+            piece.drop_tail()
+        first_changed = self._tail_from
+        for leaf in settled:
+            self._writable(leaf).append(leaf, settled=True)
+        self._tail_from = max(0, len(self._pieces) - 1)
+        if with_tail and not self._queued:
+            for leaf in self._stream.tail():
+                self._writable(leaf).append(leaf, settled=False)
+        self._drop_empty()
+        del self._heights[first_changed:]
+        self.height_changed.emit()
+
+    def _writable(self, leaf: Leaf) -> Piece:
+        """The last piece if it takes the leaf, else a new one."""
+        self._drop_empty(keep_for=leaf)
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and _takes(last, leaf):
+            return last
+        piece: Piece
+        if isinstance(leaf, Code):
+            piece = CodeView(leaf, self._work, self)
+        elif isinstance(leaf, TableRow):
+            piece = TableView(leaf, self)
+        else:
+            piece = ProseView(self, muted=self._muted)
+        for document in piece.documents if isinstance(piece, CodeView) else (piece,):
+            document.anchorClicked.connect(self.link_activated)
+            self.document_added.emit(document)
+        self._pieces.append(piece)
+        piece.show()
+        return piece
+
+    def _drop_empty(self, keep_for: Leaf | None = None) -> None:
+        """Takes away a last piece that held nothing but a tail, which has turned into something else."""
+        while self._pieces and self._pieces[-1].is_empty:
+            if keep_for is not None and _takes(self._pieces[-1], keep_for):
+                return
+            piece = self._pieces.pop()
+            piece.hide()
+            piece.deleteLater()
+        self._tail_from = min(self._tail_from, len(self._pieces))
+
+
+def _takes(piece: Piece, leaf: Leaf) -> bool:
+    if isinstance(leaf, Code):
+        return isinstance(piece, CodeView) and piece.is_empty == leaf.first
+    if isinstance(leaf, TableRow):
+        if not isinstance(piece, TableView) or piece.place.path != leaf.place.path:
+            return False
+        return piece.is_empty if leaf.header else piece.has_room
+    return isinstance(piece, ProseView) and piece.has_room
+
+
+def _gap(above: Piece, below: Piece) -> int:
+    in_list = any(not isinstance(piece, ProseView) and "l" in piece.place.path for piece in (above, below))
+    return _LIST_GAP if in_list else _GAP
