@@ -290,10 +290,10 @@ def _definition(
 def _added_tokens(data: GgufTokenizerData) -> tuple[AddedToken, ...]:
     """The tokens that end or begin something are control tokens whatever type the file gives them."""
     control = {data.ids[name] for name in ("bos", "eos", "eot", "eom") if name in data.ids}
-    kinds = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
+    kinds: dict[int, bool] = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
     added = []
     for token_id, (token, kind) in enumerate(zip(data.tokens, data.token_types, strict=True)):
-        special = True if token_id in control else kinds.get(TokenType(kind)) if kind in kinds else None
+        special = True if token_id in control else kinds.get(kind)
         if special is not None and token:
             added.append(AddedToken(token_id, token, special=special))
     return tuple(added)

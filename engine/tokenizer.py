@@ -3,7 +3,8 @@
 Two kinds of text are told apart everywhere. *Control* text comes from a chat template, and the strings of
 added tokens in it become those tokens. All other text (what a person typed or pasted, what a model wrote) is
 only ever text: the byte-pair model here doesn't know the added tokens at all, so no text can become one of
-them, whatever it says. Where no text holds the string of an added token, the ids are those of the library's
+them, whatever it says. (Runs of spaces that a vocabulary adds are the exception: they control nothing, and
+code is full of them.) Where no text holds the string of an added token, the ids are those of the library's
 own tokenizer.
 
 What was measured with the `tokenizers` library (0.23, two cores of a server, vocabularies of 49,000 and
@@ -13,9 +14,10 @@ What was measured with the `tokenizers` library (0.23, two cores of a server, vo
     Tokenizer.from_str        52 and 200 ms       the same, merges from a Python loop    18 and  78 ms
     json.loads of the file    32 and 125 ms       encode, 500 KB of text                 360 ms
 
-So files are parsed by `engine/large_json.py`, the model is built from a dictionary and a `MergeList`,
-everything else comes from a small document around an empty model, and texts are encoded by
-`encode_batch_fast`, which gives the lock away (longest wait of another thread: 10 ms).
+So files are parsed by `engine/large_json.py`, the model is built from a dictionary and a `MergeList` (nothing
+that the library offers builds it in smaller steps than this), everything else comes from a small document
+around an empty model, and texts are encoded by `encode_batch_fast`, which gives the lock away (longest wait
+of another thread: 10 ms).
 """
 
 from __future__ import annotations
@@ -207,7 +209,7 @@ def _build_model(model: BytePairModel) -> Any:
     return _library_call(
         "build this tokenizer's vocabulary",
         lambda: BPE(
-            vocab=dict(model.vocab),
+            vocab=model.vocab,
             merges=merges,
             unk_token=model.unk_token,
             fuse_unk=model.fuse_unk,

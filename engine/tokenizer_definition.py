@@ -85,7 +85,7 @@ class MergeList(Sequence[Merge]):
 class BytePairModel:
     """Byte-pair encoding: the first merges of the list are done first."""
 
-    vocab: Mapping[str, int]
+    vocab: dict[str, int]
     merges: MergeList
     unk_token: str | None = None
     fuse_unk: bool = False

@@ -361,6 +361,8 @@ def test_the_begin_token_follows_the_config_and_then_the_post_processor(
 ) -> None:
     name = "tiny-mistral-sw" if post_processor else "tiny-qwen2"
     document = read_json(MODELS / name / "tokenizer.json")
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    document["post_processor"] = {"type": "Sequence", "processors": [byte_level, document["post_processor"]]}
     tokenizer = load_document(tmp_path, document, **{"bos_token": "<|endoftext|>", **config})
     assert tokenizer.adds_bos is expected
     assert (tokenizer.encode("Hi", parse_special=False, add_bos=True)[:1] == [tokenizer.bos_id]) is expected
