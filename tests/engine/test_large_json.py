@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import ModelFileError
@@ -19,12 +19,14 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.text(), VALUES)
 
 
+@settings(deadline=None)
 @given(document=OBJECTS, indent=st.sampled_from([None, 0, 2]))
 def test_equals_the_standard_parser(document: dict[str, Any], indent: int | None) -> None:
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     assert parse_large_object(f" {text}\n", "x.json") == json.loads(text)
 
 
+@settings(deadline=None)
 @given(text=st.text(alphabet='{}[]",: 01ae\\\n', max_size=20))
 def test_what_is_no_json_is_refused_as_by_the_standard_parser(text: str) -> None:
     try:
@@ -38,6 +40,7 @@ def test_what_is_no_json_is_refused_as_by_the_standard_parser(text: str) -> None
             parse_large_object(text, "x.json")
 
 
+@settings(deadline=None)
 @given(items=st.lists(VALUES))
 def test_a_sink_is_given_every_element_in_order_and_nothing_stays(items: list[Any]) -> None:
     taken: list[Any] = []

@@ -77,6 +77,7 @@ def test_any_bytes_give_the_text_of_decoding_them_all(stripped: int, ids: list[i
     assert "".join(streamed(tokenizer, ids)[0]) == tokenizer.decode(ids)
 
 
+@settings(deadline=None)
 @given(text=st.text(max_size=12))
 def test_half_a_character_is_never_shown(text: str) -> None:
     """Every byte is a token here: a character comes with its last byte, and all of it."""
@@ -140,14 +141,14 @@ WORDS = st.text(alphabet="abé", max_size=10)
 STOPS = st.lists(st.text(alphabet="abé", min_size=1, max_size=4), max_size=4)
 
 
-@settings(max_examples=400)
+@settings(deadline=None, max_examples=400)
 @given(text=WORDS, stop=STOPS)
 def test_the_text_ends_before_the_stop_string_that_begins_first(text: str, stop: list[str]) -> None:
     pieces, stopped = streamed(BYTES[0], list(text.encode()), stop)
     assert ("".join(pieces), stopped) == cut_at_first(text, stop)
 
 
-@settings(max_examples=400)
+@settings(deadline=None, max_examples=400)
 @given(parts=st.lists(WORDS, max_size=6), stop=STOPS)
 def test_how_text_is_cut_makes_no_difference(parts: list[str], stop: list[str]) -> None:
     matcher = StopMatcher(stop)
@@ -162,7 +163,7 @@ def test_how_text_is_cut_makes_no_difference(parts: list[str], stop: list[str]) 
     assert (shown, stopped) == cut_at_first("".join(parts), stop)
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(text=WORDS, stop=STOPS)
 def test_what_is_held_back_begins_a_stop_string(text: str, stop: list[str]) -> None:
     stream = TextStream(BYTES[0], stop)
