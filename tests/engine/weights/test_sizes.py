@@ -1,0 +1,83 @@
+"""Sizes by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.models.parameters import decoder_parameters
+from engine.models.spec import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, RopeSpec
+from engine.weights.sizes import kv_bytes_per_token, kv_bytes_per_token_native, strip_bytes, weight_bytes
+from engine.weights.source import TensorInfo
+
+
+def model(
+    *, layers: int, heads: int, kv_heads: int, head_dim: int, hidden: int, inner: int, vocab: int
+) -> ModelSpec:
+    attention = AttentionSpec(heads, kv_heads, head_dim, scale=1.0, rope=RopeSpec(1e4, head_dim))
+    return ModelSpec(
+        "LlamaForCausalLM",
+        "Llama",
+        hidden,
+        vocab,
+        128,
+        1e-5,
+        (LayerSpec(attention, DenseSpec(inner)),) * layers,
+        False,
+    )
+
+
+def test_cache_of_48_layers_and_8192_tokens() -> None:
+    spec = model(layers=48, heads=32, kv_heads=4, head_dim=128, hidden=64, inner=64, vocab=8)
+    assert spec.layers[0].attention.kv_dim == 512
+    assert kv_bytes_per_token(spec) * 8192 == 415_236_096
+    assert kv_bytes_per_token_native(spec) == 48 * 2 * 512 * 4
+
+
+@pytest.mark.parametrize(
+    ("num_inputs", "q8", "q4"),
+    [
+        (1, 1 + 4, 1 + 4),
+        (31, 31 + 4, 16 + 4),
+        (32, 32 + 4, 16 + 4),
+        (33, 33 + 8, 17 + 8),
+        (192, 192 + 24, 96 + 24),
+        (288, 288 + 36, 144 + 36),
+        (2880, 2880 + 360, 1440 + 360),
+    ],
+)
+def test_strips_of_awkward_widths(num_inputs: int, q8: int, q4: int) -> None:
+    assert strip_bytes(5, num_inputs, 8) == 5 * q8
+    assert strip_bytes(5, num_inputs, 4) == 5 * q4
+
+
+def test_embedding_and_norms_stay_native_and_the_head_is_a_strip() -> None:
+    spec = model(layers=1, heads=2, kv_heads=1, head_dim=32, hidden=64, inner=96, vocab=10)
+    parameters = decoder_parameters(spec)
+    stored = {
+        piece.source: TensorInfo(piece.shape, "BF16", 0, piece.source)
+        for parameter in parameters
+        for piece in parameter.pieces
+    }
+    kept = 10 * 64 + 3 * 64  # embedding, three norms
+    matrices = [(128, 64), (64, 64), (192, 64), (64, 96), (10, 64)]  # qkv, output, gate_up, down, head
+    sizes = weight_bytes(spec, parameters, stored)
+    assert sizes.native == 2 * (kept + sum(n * k for n, k in matrices))
+    assert sizes.q8 == 2 * kept + sum(n * (k + k // 32 * 4) for n, k in matrices)
+    assert sizes.q4 == 2 * kept + sum(n * (k // 2 + k // 32 * 4) for n, k in matrices)
+    tied = replace(spec, tied_embeddings=True)
+    tied_sizes = weight_bytes(tied, decoder_parameters(tied), stored)
+    assert tied_sizes.native == sizes.native - 2 * 10 * 64
+    assert (tied_sizes.q8, tied_sizes.q4) == (sizes.q8, sizes.q4)
+
+
+def test_types_that_are_dequantized_count_as_float32() -> None:
+    spec = model(layers=1, heads=2, kv_heads=1, head_dim=32, hidden=64, inner=96, vocab=10)
+    parameters = decoder_parameters(spec)
+    stored = {
+        piece.source: TensorInfo(piece.shape, "Q4_1", 0, piece.source)
+        for parameter in parameters
+        for piece in parameter.pieces
+    }
+    assert weight_bytes(spec, parameters, stored).native == 4 * sum(each.num_elements for each in parameters)
