@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class AnswerSession(QObject):
     """One answer at a time. It ends when its end is on disk, or when that has been tried and told."""
 
+    started = Signal(str, object)  # conversation id, Message: WRITING, empty
     extended = Signal(str, str, object)  # conversation id, message id, AnswerDelta
     finished = Signal(str, object)  # conversation id, Message; not for a conversation that was deleted
     active_changed = Signal(bool)
@@ -68,6 +69,7 @@ class AnswerSession(QObject):
                 sampling=summary.sampling_defaults if summary else SamplingParams(),
             )
         )
+        self.started.emit(exchange.summary.id, exchange.answer)
         self.active_changed.emit(True)
 
     def stop(self) -> None:

@@ -93,6 +93,7 @@ class ChatController(QObject):
         models.inspected.connect(self.model_inspected)
         models.recent_models_changed.connect(self.recent_models_changed)
         models.notice_raised.connect(self.notice_raised)
+        answer.started.connect(self.answer_started)
         answer.extended.connect(self.answer_extended)
         answer.finished.connect(self.answer_finished)
         answer.active_changed.connect(self.answering_changed)
@@ -316,7 +317,6 @@ class ChatController(QObject):
         self.message_added.emit(conversation_id, exchange.question)
         if self._closed:
             return  # the row of the answer is found at the next start, and marked as interrupted
-        self.answer_started.emit(conversation_id, exchange.answer)
         self._answer.begin(exchange, self.model_state.summary)
 
     def _raise_notice(self, notice: Notice) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +35,8 @@ def events(controller: ChatController, record) -> list[tuple]:
 def watch(controller: ChatController, record) -> list[tuple]:
     """Everything the controller says, in order."""
     names = (
-        "conversations_changed conversation_opened message_added answer_started answer_extended answer_finished"
-        " answering_changed model_state_changed load_failed model_inspected send_accepted send_rejected"
+        "conversations_changed conversation_opened message_added answer_started answer_extended"
+        " answer_finished answering_changed model_state_changed load_failed model_inspected send_accepted send_rejected"
         " notice_raised recent_models_changed"
     )
     return record(**{name: getattr(controller, name) for name in names.split()})
@@ -208,7 +210,7 @@ def test_an_answer_stopped_before_its_first_word_never_makes_a_chat_unusable(
     )
     script.gates.clear()
     send(qtbot, controller, "two")
-    assert script.prompts[1] == [("user", "one"), ("user", "two")]
+    assert script.prompts[-1] == [("user", "one"), ("user", "two")]
 
 
 @pytest.mark.parametrize(
@@ -571,6 +573,67 @@ def test_a_shutdown_in_the_middle_of_an_answer_leaves_its_text_on_disk(
         ("user", "Hi", MessageStatus.COMPLETE),
         ("assistant", "Hello", MessageStatus.STOPPED),
     ]
+
+
+_TALKER = """
+import itertools, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from PySide6.QtCore import QCoreApplication
+import app.answer
+from app.controller import ChatController, ModelPhase
+from app.paths import AppPaths
+from engine.generation import Prefilled, PrefillStats, SamplingParams, TextDelta
+
+class Talker:
+    summary = SimpleNamespace(
+        path=Path("/m"), name="m", device="cpu", sampling_defaults=SamplingParams(), notices=()
+    )
+    def chat_prompt(self, messages):
+        return SimpleNamespace(ids=(1,), text="", notices=())
+    def generate(self, request, cancel):
+        yield Prefilled(PrefillStats(1, 0, 0.0))
+        for number in itertools.count():
+            time.sleep(0.001)  # a model takes its time; without it the answer would outgrow the memory
+            yield TextDelta(f"word{number} ", number)
+
+app.answer.SAVE_INTERVAL_MS = 10
+application = QCoreApplication(sys.argv)
+controller = ChatController(AppPaths.under(Path(sys.argv[1])), engine_factory=lambda *_: Talker())
+def on_state(state):
+    if state.phase is ModelPhase.READY:
+        controller.send_message("Tell me everything")
+controller.model_state_changed.connect(on_state)
+controller.answer_started.connect(lambda conversation_id, _: print(conversation_id, flush=True))
+controller.start(Path("/m"))
+application.exec()
+"""
+
+
+def test_a_kill_during_an_answer_loses_neither_the_question_nor_the_text_so_far(
+    qtbot, app_paths, tmp_path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TALKER, str(tmp_path / "program")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        conversation_id = output.readline().strip()
+        qtbot.waitUntil(lambda: len(on_disk(app_paths, conversation_id)[1][1].split()) >= 20, timeout=20_000)
+        process.kill()
+    process.wait()
+    store = ConversationStore(app_paths.conversations_file)
+    assert store.notices == ()
+    question, answer = store.conversation(conversation_id).messages
+    assert question.text == "Tell me everything"
+    assert answer.status is MessageStatus.INTERRUPTED
+    words = answer.text.split()
+    assert words == [f"word{number}" for number in range(len(words))]
+    assert len(words) >= 20
+    store.close()
 
 
 @pytest.mark.parametrize("instant", ["at once", "while starting", "while loading", "while sending"])
