@@ -36,7 +36,7 @@ class ThinkingDelta(NamedTuple):
     text: str
 
 
-def prompt_opens_thinking(prompt: str, tags: Sequence[TagPair] = DEFAULT_TAGS) -> bool:
+def leaves_thinking_open(prompt: str, tags: Sequence[TagPair] = DEFAULT_TAGS) -> bool:
     """Whether the rendered prompt ends with an opening tag: the answer then begins inside the thinking."""
     return prompt.rstrip().endswith(tuple(opening for opening, _ in tags))
 
@@ -51,7 +51,7 @@ class ThinkingSplitter:
     """Splits one answer. Thinking and text of all deltas, joined, are the input without the tags.
 
     Args:
-        open: the prompt has opened the thinking already (`prompt_opens_thinking`).
+        open: the prompt has opened the thinking already (`leaves_thinking_open`).
         tags: pairs of opening and closing tags.
     """
 

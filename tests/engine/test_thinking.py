@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.thinking import DEFAULT_TAGS, ThinkingSplitter, prompt_opens_thinking
+from engine.thinking import DEFAULT_TAGS, ThinkingSplitter, leaves_thinking_open
 
 
 def split(text, *, sizes=(), open=False, tags=DEFAULT_TAGS):
@@ -115,10 +115,10 @@ def test_code_that_never_closes_does_not_swallow_the_answer(thinking, answer):
 
 
 def test_the_prompt_tells_whether_thinking_is_open():
-    assert prompt_opens_thinking("<|im_start|>assistant\n<think>\n")
-    assert not prompt_opens_thinking("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert not prompt_opens_thinking("<|im_start|>assistant\n")
-    assert not prompt_opens_thinking("")
+    assert leaves_thinking_open("<|im_start|>assistant\n<think>\n")
+    assert not leaves_thinking_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert not leaves_thinking_open("<|im_start|>assistant\n")
+    assert not leaves_thinking_open("")
 
 
 PIECES = st.lists(
