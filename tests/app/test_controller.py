@@ -35,9 +35,10 @@ def events(controller: ChatController, record) -> list[tuple]:
 def watch(controller: ChatController, record) -> list[tuple]:
     """Everything the controller says, in order."""
     names = (
-        "conversations_changed conversation_opened message_added answer_started answer_extended"
-        " answer_finished answering_changed model_state_changed load_failed model_inspected send_accepted send_rejected"
-        " notice_raised recent_models_changed"
+        "conversations_changed conversation_opened message_added"
+        " answer_started answer_extended answer_finished answering_changed"
+        " model_state_changed load_failed model_inspected recent_models_changed"
+        " send_accepted send_rejected notice_raised"
     )
     return record(**{name: getattr(controller, name) for name in names.split()})
 
