@@ -29,6 +29,13 @@ from app.ui.main_window import MainWindow
 
 QUESTION = "Explain in a few short points why the sky is blue, then give a one-line Python example."
 ENOUGH_CHARACTERS = 260  # of the answer, for the picture in the middle of it
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2}, "merges": []},
+}
 TIMEOUT_MS = 300_000
 SETTLE_MS = 300  # for hover effects and the last layout pass
 
@@ -129,22 +136,27 @@ class Photographer:
 
 
 def make_broken_model(folder: Path) -> Path:
-    """A model folder whose second file was never downloaded."""
+    """A model folder whose weights were never downloaded."""
     folder.mkdir(parents=True)
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 8,
         "rms_norm_eps": 1e-5,
-        "vocab_size": 256,
-        "max_position_embeddings": 2048,
+        "rope_theta": 500000.0,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
     }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    names = {"model.norm.weight": "model-00002-of-00002.safetensors"}
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER), encoding="utf-8")
+    names = {f"model.layers.{i}.norm": f"model-{i:05}-of-00002.safetensors" for i in (1, 2)}
     index = {"metadata": {"total_size": 128}, "weight_map": names}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     return folder

@@ -13,6 +13,7 @@ from app.controller import ModelPhase, ModelState
 from app.ui.elided_label import ElidedLabel
 from app.ui.icons import icon
 from app.ui.load_progress import progress_sentence
+from app.ui.recent_models import shown_name
 from app.ui.style_sheet import LABEL_GAP, set_label, set_role
 from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, Theme, current_theme, theme_manager
 
@@ -97,7 +98,8 @@ def _chip_words(state: ModelState) -> tuple[str, str, str, str]:
     tooltip = f"{progress_sentence(state.progress)}; show the progress"
     if state.summary is not None:
         tooltip = f"{state.summary.name} stays loaded until it is ready. {tooltip}"
-    return "Loading ", state.name, percent, tooltip
+    name = shown_name(state.path) if state.path is not None else state.name
+    return "Loading ", name, percent, tooltip
 
 
 class Header(QWidget):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.ui.text_format import format_bytes, format_count, format_tokens
@@ -11,39 +12,39 @@ if TYPE_CHECKING:
     from engine.inspection import ModelReport
 
 Fact = tuple[str, str, str]  # name, value, explanation
+_UNKNOWN = "\N{EM DASH}"
 
 
 def model_facts(report: ModelReport) -> tuple[Fact, ...]:
-    """What is known, in reading order; what isn't known is left out."""
-    facts: list[Fact] = []
-    if report.parameters:
-        facts.append(("Parameters", format_count(report.parameters), "How many numbers the model is made of"))
-    if report.file_bytes:
-        facts.append(("Size on disk", format_bytes(report.file_bytes), "All weight files together"))
-    if report.layers:
-        facts.append(("Layers", f"{report.layers:,}", "How deep the model is"))
-    if report.weight_bytes.native:
-        weights = report.weight_bytes
-        facts += [
-            (
-                "Weights, as stored",
-                format_bytes(weights.native),
-                "Memory for the weights as in the file",
-            ),
-            ("Weights, 8-bit", format_bytes(weights.q8), "Memory for the weights with 8 bits each"),
-            ("Weights, 4-bit", format_bytes(weights.q4), "Memory for the weights with 4 bits each"),
-        ]
-    if report.context_length:
-        explanation = "The longest conversation the model can keep in view"
-        facts.append(("Context", f"{report.context_length:,} tokens", explanation))
-    if report.kv_bytes_per_token_native:
-        explanation = "Memory that a conversation takes as it grows"
-        size = format_bytes(report.kv_bytes_per_token_native)
-        facts.append(("Chat memory", f"{size} per token", explanation))
-    if "ram" in report.fits:
-        explanation = "Memory of this computer that no program uses now"
-        facts.append(("Free memory", format_bytes(report.fits["ram"].available_bytes), explanation))
-    return tuple(facts)
+    """Always the same facts in the same places, so that cards can be compared; a dash where one isn't known,
+    nothing when none is.
+    """
+    weights, ram = report.weight_bytes, report.fits.get("ram")
+    kv = report.kv_bytes_per_token_native
+    facts = (
+        ("Parameters", _known(format_count, report.parameters), "How many numbers the model is made of"),
+        ("Size on disk", _known(format_bytes, report.file_bytes), "All weight files together"),
+        ("Layers", _known(str, report.layers), "How deep the model is"),
+        ("Weights, as stored", _known(format_bytes, weights.native), "Memory for the weights as in the file"),
+        ("Weights, 8-bit", _known(format_bytes, weights.q8), "Memory for the weights with 8 bits each"),
+        ("Weights, 4-bit", _known(format_bytes, weights.q4), "Memory for the weights with 4 bits each"),
+        (
+            "Context",
+            _known(format_tokens, report.context_length),
+            "The longest conversation the model can keep in view",
+        ),
+        (
+            "Chat memory",
+            _known(lambda size: f"{format_bytes(size)} per token", kv),
+            "Memory that a conversation takes as it grows",
+        ),
+        (
+            "Free memory",
+            _known(format_bytes, ram.available_bytes if ram is not None else 0),
+            "Memory of this computer that no program uses now",
+        ),
+    )
+    return facts if any(value != _UNKNOWN for _, value, _ in facts) else ()
 
 
 def fit_warning(report: ModelReport) -> Notice | None:
@@ -64,8 +65,10 @@ def why_not_loadable(report: ModelReport) -> str:
     """Why the model can't be loaded, for the line beside the button; "" when it can."""
     if not report.problems:
         return ""
-    return (
-        "Can't be loaded for the reason above."
-        if len(report.problems) == 1
-        else "Can't be loaded: see above."
-    )
+    reason = "the reason" if len(report.problems) == 1 else "the reasons"
+    return f"Can't be loaded for {reason} above."
+
+
+def _known(words: Callable[[int], str], number: int) -> str:
+    """Reports give 0 for what a problem kept from being found out."""
+    return words(number) if number else _UNKNOWN

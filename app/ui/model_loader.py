@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
@@ -128,6 +128,7 @@ class ModelLoader(QWidget):
         if report.path != self.card.path or self._state.phase is ModelPhase.LOADING:
             return
         self.card.show_report(report)
+        self._reveal_card()
         wanted, self._load_when_inspected = self._load_when_inspected, None
         if wanted == report.path and not why_not_loadable(report):
             self.load_requested.emit(report.path)
@@ -141,6 +142,7 @@ class ModelLoader(QWidget):
         self.card.show_failure(notice, working_model=_name(self._state))
         self.card.show()
         self._dress_choice()
+        self._reveal_card()
 
     def set_recent_models(self, paths: Sequence[Path]) -> None:
         self.recent.set_paths(paths)
@@ -152,8 +154,12 @@ class ModelLoader(QWidget):
         self.card.show_inspecting(path)
         self.card.show()
         self._dress_choice()
-        self._scroll.ensureVisible(0, 0)
+        self._reveal_card()
         self.inspect_requested.emit(path)
+
+    def _reveal_card(self) -> None:
+        """Scrolls to the card once it has its new size."""
+        QTimer.singleShot(0, self.card, lambda: self._scroll.ensureWidgetVisible(self.card, 0, SPACE_L))
 
     def _dress_choice(self) -> None:
         """One button calls for a click at a time: choosing, until a card with its own button is there."""

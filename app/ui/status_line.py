@@ -35,12 +35,15 @@ class StatusLine(QWidget):
         self.speed.setToolTip("Speed of the last answer")
         layout = QHBoxLayout(self)
         layout.setContentsMargins(SPACE_M, SPACE_XS + 1, SPACE_M, SPACE_XS + 2)
-        layout.setSpacing(SPACE_S)
-        layout.addWidget(self._icon)
-        layout.addWidget(self.device, 1)
+        layout.setSpacing(SPACE_L)
+        device = QHBoxLayout()
+        device.setSpacing(SPACE_S)
+        device.addWidget(self._icon)
+        device.addWidget(self.device, 1)
+        layout.addLayout(device, 1)
         layout.addWidget(self.context)
-        layout.addSpacing(SPACE_L - SPACE_S)
         layout.addWidget(self.speed)
+        self.speed.hide()
 
     def set_model_state(self, state: ModelState) -> None:
         summary = state.summary
@@ -51,11 +54,15 @@ class StatusLine(QWidget):
             loading = state.phase is ModelPhase.LOADING
             self.device.setText("A model is being loaded" if loading else "No model is loaded")
             self.context.setText("")
-            self.speed.setText("")
+            self._show_speed("")
 
     def set_last_answer(self, stats: AnswerStats | None) -> None:
         speed = format_speed(stats.decode_tokens, stats.decode_seconds) if stats is not None else ""
-        self.speed.setText(f"Last answer {speed}" if speed else "")
+        self._show_speed(f"Last answer {speed}" if speed else "")
+
+    def _show_speed(self, words: str) -> None:
+        self.speed.setText(words)
+        self.speed.setVisible(bool(words))
 
 
 def device_sentence(summary: ModelSummary) -> str:

@@ -84,7 +84,14 @@ def test_facts_are_those_of_the_report(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+def test_facts_keep_their_places_when_one_is_not_known(tmp_path: Path) -> None:
+    names = [name for name, _, _ in model_facts(report(tmp_path))]
+    partly = model_facts(report(tmp_path, file_bytes=0, fits={}))
+    assert [name for name, _, _ in partly] == names
+    assert {name for name, value, _ in partly if value == "—"} == {"Size on disk", "Free memory"}
+
+
+def test_nothing_is_listed_when_nothing_is_known(tmp_path: Path) -> None:
     unknown = report(
         tmp_path, parameters=0, file_bytes=0, layers=0, context_length=0, kv_bytes_per_token=0,
         kv_bytes_per_token_native=0, weight_bytes=WeightBytes(0, 0, 0), fits={}, problems=(PROBLEM,),
