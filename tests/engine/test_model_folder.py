@@ -362,8 +362,10 @@ def test_end_tokens_that_are_none_are_refused(value: object, tmp_path: Path) -> 
         open_model(set_config(copy_model("tiny-qwen3", tmp_path / "model"), eos_token_id=value))
 
 
-def test_end_tokens_inside_text_config_count() -> None:
-    assert opened(TINY_MODELS / "tiny-qwen3vl").eos_token_ids == {495}
+def test_end_tokens_inside_text_config_count(tmp_path: Path) -> None:
+    folder = copy_model("tiny-qwen3vl", tmp_path / "model")
+    edit_json(folder / "generation_config.json", lambda values: values.update(eos_token_id=1))
+    assert opened(folder).eos_token_ids == {1, 495}
 
 
 NEUTRAL = SamplingParams()
