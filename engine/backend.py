@@ -1,7 +1,8 @@
-"""What every backend speaks: a model that turns token ids into logits, and caches of what it has already read.
+"""What every backend speaks: a model that turns token ids into logits, and caches of what it has read.
 
-A cache belongs to the backend that made it and holds keys and values of `length` tokens; whatever lies behind that
-is never read. The cache knows positions, not tokens: which ids it stands for is kept by `engine/states/`.
+A cache belongs to the backend that made it and holds keys and values of `length` tokens; whatever lies behind
+that is never read. The cache knows positions, not tokens: which ids it stands for is kept by
+`engine/states/`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Cache(Protocol):
         """The number of tokens that the cache is valid for."""
 
     def truncate(self, length: int) -> None:
-        """Forget every token from `length` on; 0 <= length <= self.length. Takes no time and frees no memory."""
+        """Forget every token from `length` on; 0 <= length <= self.length. Takes no time, frees no memory."""
 
 
 class Backend(Protocol):
@@ -35,7 +36,7 @@ class Backend(Protocol):
 
     @property
     def device(self) -> str:
-        """"cpu" or "cuda"."""
+        """The name of the kind: "cpu" or "cuda"."""
 
     @property
     def description(self) -> str:
@@ -58,10 +59,11 @@ class Backend(Protocol):
     ) -> torch.Tensor:
         """Run `ids` (at least one) behind the tokens that `cache` holds.
 
-        Returns float32 logits (V,) after the last id, or (T, V) after every id. The tensor is the caller's own.
+        Returns float32 logits (V,) after the last id, or (T, V) after every id; the tensor is the caller's.
 
         Long inputs run in blocks; `cache.length` grows when a block is finished and never otherwise, so after
         `Cancelled` or an error the cache is valid for exactly the blocks that were completed.
 
-        Raises Cancelled when `cancel` is set (looked at in every layer), OutOfMemoryError when the cache can't grow.
+        Raises Cancelled when `cancel` is set (looked at in every layer), OutOfMemoryError when the cache
+        can't grow.
         """

@@ -1,9 +1,9 @@
-"""Causal attention over a cache: one query at a time while decoding, blocks of queries while reading a prompt.
+"""Causal attention over a cache: one query while decoding, blocks of queries while reading a prompt.
 
-A prompt of N tokens never makes an N x N matrix: queries run in blocks of one page, each over the keys up to its own
-end. Blocks are cut at absolute positions, so a prompt that is read in pieces cut at page borders goes through the very
-same products as one that is read whole. On two cores that is also faster than one causal call over 512 tokens (3.0
-against 4.1 ms for 9 heads of 64), because half of the keys are never touched.
+A prompt of N tokens never makes an N x N matrix: queries run in blocks of one page, each over the keys up to
+its own end. Blocks are cut at absolute positions, so a prompt that is read in pieces cut at page borders goes
+through the very same products as one that is read whole. On two cores that is also faster than one causal
+call over 512 tokens (3.0 against 4.1 ms for 9 heads of 64), because half of the keys are never touched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def attend_one(
 ) -> torch.Tensor:
     """q (1, A * D) over keys and values (G, L, D), the last of which is its own -> (1, A * D).
 
-    The A / G queries that share a key head are the rows of one product, so keys and values are never expanded.
+    The A / G queries that share a key head are the rows of one product: keys and values aren't expanded.
     """
     if spec.window is not None:
         keys, values = keys[:, -spec.window :], values[:, -spec.window :]
@@ -38,7 +38,7 @@ def attend_block(
     start: int,
     masks: CausalMasks,
 ) -> torch.Tensor:
-    """q (T, A * D) at positions start .. start + T - 1 over keys and values (G, start + T, D) -> (T, A * D)."""
+    """q (T, A * D) at positions from `start` on, over keys and values (G, start + T, D) -> (T, A * D)."""
     num_tokens, groups = q.shape[0], spec.num_kv_heads
     grouped = q.view(num_tokens, groups, -1, spec.head_dim)  # (T, G, A / G, D)
     out = torch.empty_like(grouped)
@@ -63,10 +63,10 @@ def attend_block(
 
 
 class CausalMasks:
-    """The additive masks of all pages for one window: slices of a single band of PAGE rows, grown by doubling.
+    """The additive masks of all pages for one window: slices of one band of PAGE rows, grown by doubling.
 
-    Whether a query may see a key depends only on how far apart they are, so a page at another position only needs
-    another range of columns.
+    Whether a query may see a key depends only on how far apart they are, so a page at another position only
+    needs another range of columns.
     """
 
     def __init__(self, window: int | None) -> None:
@@ -76,14 +76,15 @@ class CausalMasks:
         self._grow(8 * PAGE)
 
     def view(self, page: int, *, rows: tuple[int, int], keys: tuple[int, int]) -> torch.Tensor:
-        """Mask (rows, keys) of the queries rows[0] .. rows[1] - 1, all within the page that begins at `page`."""
+        """Mask (rows, keys) of the queries rows[0] .. rows[1] - 1 of the page that begins at `page`."""
         if page - keys[0] > self._past:
             self._grow(max(page - keys[0], 2 * self._past))
         origin = self._past - page
         return self._band[rows[0] - page : rows[1] - page, keys[0] + origin : keys[1] + origin]
 
     def _grow(self, past: int) -> None:
-        distance = torch.arange(PAGE)[:, None] - torch.arange(-past, PAGE)  # (PAGE, past + PAGE), query minus key
+        # Query position minus key position: (PAGE, past + PAGE).
+        distance = torch.arange(PAGE)[:, None] - torch.arange(-past, PAGE)
         visible = distance >= 0
         if self._window is not None:
             visible &= distance < self._window

@@ -1,4 +1,4 @@
-"""The reference backend: torch on the CPU, float32 arithmetic, float32 cache. Every other one is measured against it."""
+"""The reference backend, which every other is measured against: torch on the CPU in float32."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from engine.progress import ProgressCallback, no_progress
 from engine.weights.source import TensorSource
 
 PREFILL_BLOCK = 8 * PAGE
-"""Tokens of a prompt that run at once: enough that products are limited by arithmetic and not by reading weights.
-One layer of a block takes about as long as one decoded token, which is how soon a cancel is seen."""
+"""Tokens of a prompt that run at once: enough that products are limited by arithmetic and not by reading
+weights. One layer of a block takes about as long as one decoded token, which is how soon a cancel is seen.
+"""
 
 
 class CpuBackend:
@@ -59,7 +60,6 @@ class CpuBackend:
         layers = [layer.attention for layer in self.spec.layers]
         return KvCache(layers, max_length=self.spec.context_length)
 
-    @torch.inference_mode()
     def forward(
         self,
         ids: Sequence[int],
@@ -70,8 +70,14 @@ class CpuBackend:
     ) -> torch.Tensor:
         assert isinstance(cache, KvCache)
         assert ids, "there is nothing to run"
-        tokens = torch.tensor(ids, dtype=torch.int64)
-        cache.reserve(cache.length + len(ids))
+        with torch.inference_mode():
+            logits = self._forward(torch.tensor(ids, dtype=torch.int64), cache, all_logits, cancel)
+        return logits.clone()  # an ordinary tensor again, which the caller may change in place
+
+    def _forward(
+        self, tokens: torch.Tensor, cache: KvCache, all_logits: bool, cancel: threading.Event | None
+    ) -> torch.Tensor:
+        cache.reserve(cache.length + tokens.numel())
         logits: list[torch.Tensor] = []
         hidden = torch.empty(0)
         while tokens.numel():
@@ -114,7 +120,7 @@ class CpuBackend:
         if weights.qk_norm is not None:
             rotated.copy_(rms_norm(rotated, weights.qk_norm, eps))
         rotate_(rotated, *self._rope_table(spec.rope).rows(start, num_tokens))
-        cache.write(index, heads[:, spec.num_heads :].unflatten(1, (2, spec.num_kv_heads)))
+        cache.write(index, heads[:, spec.num_heads :].view(num_tokens, 2, -1, spec.head_dim))
         keys, values = cache.rows(index, num_tokens)
         q = fused[:, : spec.q_dim]
         if num_tokens == 1:

@@ -16,9 +16,10 @@ _BYTES = 4  # of a float32
 class KvCache:
     """Keys and values of `length` tokens for every layer.
 
-    Each layer has one buffer (2, G, capacity, D): keys, then values; a head's tokens lie side by side, as the products
-    over them want. Capacity is whole pages and doubles when it is full. Rows at or behind `length` are left over from
-    an unfinished or a forgotten step; `rows` hands them out only to the step that has just written them.
+    Each layer has one buffer (2, G, capacity, D): keys, then values; a head's tokens lie side by side, as the
+    products over them want. Capacity is whole pages and doubles when it is full. Rows at or behind `length`
+    are left over from an unfinished or a forgotten step; `rows` hands them out only to the step that has just
+    written them.
     """
 
     def __init__(self, layers: Sequence[AttentionSpec], *, max_length: int) -> None:

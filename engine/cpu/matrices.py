@@ -53,7 +53,7 @@ class Widened:
         return self._weight.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        parts = [matrix_product(x, rows.float()) for rows in self._weight.split(self._rows)]
+        parts = [matrix_product(x, rows.float()) for rows in torch.split(self._weight, self._rows)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return y if self._bias is None else y.add_(self._bias)
 
@@ -65,7 +65,7 @@ def matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix:
 
 
 class Embedding:
-    """Rows of a matrix (V, H) by token id, and the same matrix as the head of a model with tied embeddings."""
+    """Rows of a matrix (V, H) by token id, and the same matrix as the head where embeddings are tied."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight = weight

@@ -46,6 +46,6 @@ def _cgroup_available() -> int | None:
             return None
         used = int((_CGROUP / "memory.current").read_text())
         stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
     except (OSError, ValueError):
         return None  # no cgroup v2, or not ours to read: the system's figure stands alone
-    return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))

@@ -14,7 +14,7 @@ from engine.models.spec import AttentionSpec, LayerSpec, ModelSpec, MoeSpec
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """`qk_norm` (A + G, D) holds the query norm once for each query head, then the key norm for each key head."""
+    """`qk_norm` (A + G, D) holds the query norm for each query head, then the key norm for each key head."""
 
     spec: AttentionSpec
     norm: torch.Tensor
@@ -46,7 +46,7 @@ class ModelWeights:
 
 
 def build_weights(spec: ModelSpec, tensors: Mapping[str, torch.Tensor]) -> ModelWeights:
-    """`tensors` by parameter name, as `engine.cpu.weights` loads them. A tied head is the embedding itself."""
+    """`tensors` by parameter name, as `engine.cpu.weights` loads them. A tied head is the embedding."""
     embedding = Embedding(tensors["embed"])
     return ModelWeights(
         embedding=embedding,

@@ -1,4 +1,4 @@
-"""Softmax-routed experts. Every token's experts add up in ascending order, however many tokens run at once."""
+"""Softmax-routed experts. A token's experts add up in ascending order, however many tokens run at once."""
 
 from __future__ import annotations
 
@@ -38,15 +38,22 @@ def mixture(moe: MoeWeights, x: torch.Tensor) -> torch.Tensor:
     """x (T, H) -> (T, H). An expert runs once, over the tokens that chose it."""
     weights, experts = route(moe.spec, moe.router(x))
     # Choices (token, expert) sorted by expert: each expert's tokens then are one slice, in ascending order.
-    chosen, order = experts.flatten().sort(stable=True)
+    choices = experts.flatten()
+    order = choices.argsort(stable=True)
     tokens = order.div(moe.spec.top_k, rounding_mode="floor")
     scales = weights.flatten()[order][:, None]
-    numbers, counts = chosen.unique_consecutive(return_counts=True)
     out = torch.zeros_like(x)
     first = 0
-    for expert, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+    for expert, count in enumerate(choices.bincount().tolist()):
+        if count == 0:
+            continue
         rows = tokens[first : first + count]
-        y = moe.down[expert](swiglu(moe.gate_up[expert](x[rows])))
+        chosen_x = x[rows]
+        if count == 1 and len(x) > 1:
+            # A single row is rounded otherwise than one of many: as two, a token's bits don't depend on
+            # whether another token of its block chose the same expert.
+            chosen_x = chosen_x.repeat(2, 1)
+        y = moe.down[expert](swiglu(moe.gate_up[expert](chosen_x)))[:count]
         out.index_add_(0, rows, y.mul_(scales[first : first + count]))
         first += count
     return out

@@ -1,7 +1,8 @@
-"""Rotary position embedding in the rotate-half layout: frequencies of every kind, and a table of cosines and sines.
+"""Rotary position embedding in the rotate-half layout: frequencies of every kind, and a table of cosines and
+sines.
 
-Frequencies are computed in float32 and in the order in which Hugging Face transformers computes them: an angle is
-position times frequency, so at position 100,000 a last-bit difference in a frequency already shows.
+Frequencies are computed in float32 and in the order in which Hugging Face transformers computes them: an
+angle is position times frequency, so at position 100,000 a last-bit difference in a frequency already shows.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class RopeTable:
         self._grow(_FIRST_POSITIONS)
 
     def rows(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views for positions start .. start + count - 1: cos (count, 1, 1, dim / 2), sin (count, 1, 2, dim / 2).
+        """Views for `count` positions: cos (count, 1, 1, dim / 2), sin (count, 1, 2, dim / 2).
 
         The sine of the first half carries a minus, so a rotation is x * cos + swapped halves of x * sin.
         """
@@ -98,6 +99,6 @@ class RopeTable:
 def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Rotate the first `dim` features of x (T, heads, D) in place by the rows of a RopeTable."""
     half = cos.shape[-1]
-    pairs = x[..., : 2 * half].unflatten(-1, (2, half))  # (T, heads, 2, dim / 2)
+    pairs = x[..., : 2 * half].view(*x.shape[:-1], 2, half)  # (T, heads, 2, dim / 2)
     swapped = pairs.flip(2)
     pairs.mul_(cos).addcmul_(swapped, sin)

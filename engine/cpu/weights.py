@@ -1,7 +1,7 @@
 """Reads a model's parameters from its files into memory, fusing the pieces, and says how far it is.
 
-Everything is checked before the first byte: whether the weights fit as float32, else as stored. Only then are they
-read, one piece at a time, so that the peak is the weights plus one piece.
+Everything is checked before the first byte: whether the weights fit as float32, else as stored. Only then are
+they read, one piece at a time, so that the peak is the weights plus one piece.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_parameters(
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> LoadedParameters:
-    """Raises OutOfMemoryError before anything is read, Cancelled between two pieces, ModelFileError from the source."""
+    """Raises OutOfMemoryError before reading anything, Cancelled between pieces, ModelFileError."""
     infos = source.tensors()
     types, notices = _choose_types(parameters, infos)
     total = sum(infos[piece.source].num_bytes for parameter in parameters for piece in parameter.pieces)
@@ -70,7 +70,7 @@ def _choose_types(
         return wide, ()
     if stored_bytes > available:
         raise OutOfMemoryError(
-            f"The weights need {mebibytes(stored_bytes)} of memory, but only {mebibytes(available)} are free.",
+            f"The weights need {mebibytes(stored_bytes)} of memory, but {mebibytes(available)} are free.",
             "Close other programs or choose a smaller model.",
         )
     notice = Notice(

@@ -1,0 +1,315 @@
+"""One loaded model: load, turn messages into a prompt, generate, score, close.
+
+Importing this module costs nothing; torch comes in with `Engine.load`. Use an engine from one thread at a
+time; only the `cancel` events may be set from elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.answering import Answer, EndRules, check_finite
+from engine.backend import Backend
+from engine.chat_template import ChatMessage, ChatPrompt, ChatTemplate
+from engine.config import EngineConfig
+from engine.errors import Cancelled, ContextFullError, SettingError
+from engine.generation import GenerationEvent, GenerationRequest, SamplingParams
+from engine.model_folder import ModelFolder
+from engine.notices import Notice
+from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
+from engine.resolution import ResolvedConfig, resolve_config
+from engine.runtime import prepare_runtime, release_memory
+from engine.sampling import Sampler
+from engine.states.store import StateStore
+from engine.text_stream import TextStream
+from engine.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from engine.cpu.backend import CpuBackend
+
+_SCORE_BLOCK = 256  # tokens whose logits exist at once
+_CHECK_TOKENS = 8  # of the self-check
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """What a loaded model is, for people and programs."""
+
+    path: Path
+    name: str
+    family: str
+    architecture: str
+    kind: Literal["safetensors", "gguf"]
+    parameters: int  # numbers in all weights
+    weight_bytes: int  # of memory that the weights take
+    context_length: int  # tokens, prompt and answer together
+    layers: int
+    device: str
+    device_description: str
+    sampling_defaults: SamplingParams
+    notices: tuple[Notice, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class SequenceScore:
+    """`logprobs[i]` is the natural-log probability of token i + 1 given tokens 0 .. i; `nll` is minus their
+    sum.
+    """
+
+    logprobs: tuple[float, ...]
+
+    @property
+    def nll(self) -> float:
+        return -math.fsum(self.logprobs)
+
+    @property
+    def n(self) -> int:
+        return len(self.logprobs)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"logprobs": list(self.logprobs), "nll": self.nll, "n": self.n}
+
+
+class Engine:
+    """A loaded model and the states of its conversations. Made by `load`; of no use after `close`."""
+
+    def __init__(
+        self,
+        summary: ModelSummary,
+        config: ResolvedConfig,
+        *,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        backend: Backend,
+        end_ids: frozenset[int],
+    ) -> None:
+        self.summary = summary
+        self._config = config
+        self._tokenizer = tokenizer
+        self._template = template
+        self._backend: Backend | None = backend
+        self._end_ids = end_ids
+        self._states = StateStore(backend.new_cache, config.slots)
+
+    @classmethod
+    def load(
+        cls,
+        folder: ModelFolder,
+        config: EngineConfig = EngineConfig(),  # noqa: B008  (frozen)
+        *,
+        on_progress: ProgressCallback = no_progress,
+        cancel: threading.Event | None = None,
+    ) -> Engine:
+        """Read the weights of an open model and check that it computes. Closes the folder's files in any
+        case.
+
+        Raises EngineError, or Cancelled once `cancel` is set; whatever was read until then is freed.
+        """
+        try:
+            return cls._load(folder, config, on_progress, cancel)
+        finally:
+            folder.tensors.close()
+
+    @classmethod
+    def _load(
+        cls,
+        folder: ModelFolder,
+        config: EngineConfig,
+        on_progress: ProgressCallback,
+        cancel: threading.Event | None,
+    ) -> Engine:
+        on_progress(LoadProgress(LoadStage.OPEN))
+        resolved, notices = resolve_config(config, folder.spec)
+        tokenizer = load_tokenizer(folder.tokenizer)
+        template = ChatTemplate(folder.chat_template, tokenizer)
+        _stop_if(cancel)
+        on_progress(LoadProgress(LoadStage.RUNTIME))
+        prepare_runtime(resolved.threads)
+        _stop_if(cancel)
+        backend = _load_backend(folder, on_progress, cancel)
+        on_progress(LoadProgress(LoadStage.CHECK))
+        check_notices = _self_check(backend, cancel)
+        summary = ModelSummary(
+            path=folder.path,
+            name=folder.name,
+            family=folder.spec.family,
+            architecture=folder.spec.architecture,
+            kind=folder.kind,
+            parameters=sum(parameter.num_elements for parameter in folder.parameters),
+            weight_bytes=backend.weight_bytes,
+            context_length=resolved.context,
+            layers=folder.spec.num_layers,
+            device=backend.device,
+            device_description=backend.description,
+            sampling_defaults=folder.sampling_defaults,
+            notices=(*folder.notices, *notices, *backend.notices, *check_notices),
+        )
+        end_ids = folder.eos_token_ids | tokenizer.eos_ids
+        return cls(
+            summary, resolved, tokenizer=tokenizer, template=template, backend=backend, end_ids=end_ids
+        )
+
+    def chat_prompt(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
+        """The messages as the model's template renders them, up to where the answer begins."""
+        return self._template.prompt(messages)
+
+    def encode(self, text: str) -> list[int]:
+        """Raw text as ids, with the token that begins a text if the model wants one. Text never becomes a
+        control token.
+        """
+        return self._tokenizer.encode(text, parse_special=False, add_bos=self._tokenizer.adds_bos)
+
+    def generate(
+        self, request: GenerationRequest, cancel: threading.Event | None = None
+    ) -> Iterator[GenerationEvent]:
+        """The events of one answer, computed while they are taken; the first two lines of `Answer.events` say
+        which.
+
+        Prompt and answer together never exceed the context. Raises SettingError and ContextFullError at once,
+        and what `Answer.events` raises later. To give an answer up, set `cancel` or close the iterator.
+        """
+        self._check_request(request)
+        stream = TextStream(self._tokenizer, request.stop)
+        sampler = Sampler(request.sampling)
+        return self._answer(request, stream, sampler, cancel)
+
+    def score(self, ids: Sequence[int]) -> SequenceScore:
+        """How probable the model finds a text that is already there. No conversation is touched."""
+        self._check_ids(ids, "sequence")
+        if len(ids) > self._config.context:
+            raise ContextFullError(
+                f"The sequence has {len(ids)} tokens, but the context holds {self._config.context}.",
+                "Shorten it or raise the context.",
+            )
+        return SequenceScore(tuple(_log_probabilities(self._loaded(), ids)))
+
+    def forget(self, conversation: str) -> None:
+        """Free what is cached of a conversation."""
+        self._states.forget(conversation)
+
+    def close(self) -> None:
+        """Free weights and caches. Closing twice does nothing."""
+        self._states.clear()
+        if self._backend is not None:
+            self._backend = None
+            release_memory()
+
+    def _answer(
+        self,
+        request: GenerationRequest,
+        stream: TextStream,
+        sampler: Sampler,
+        cancel: threading.Event | None,
+    ) -> Iterator[GenerationEvent]:
+        state, notice = self._states.take(request.conversation)
+        try:
+            answer = Answer(
+                self._loaded(),
+                state,
+                request=request,
+                rules=EndRules(
+                    end_ids=frozenset() if request.ignore_eos else self._end_ids,
+                    max_new_tokens=request.max_new_tokens,
+                    context=self._config.context,
+                ),
+                stream=stream,
+                sampler=sampler,
+                cancel=cancel,
+                notices=() if notice is None else (notice,),
+            )
+            yield from answer.events()
+        finally:
+            self._states.give_back(state)
+
+    def _check_request(self, request: GenerationRequest) -> None:
+        self._check_ids(request.prompt_ids, "prompt")
+        if request.max_new_tokens is not None and request.max_new_tokens < 0:
+            raise SettingError(f"The number of new tokens is {request.max_new_tokens}; it can't be negative.")
+        length, context = len(request.prompt_ids), self._config.context
+        if length > context:
+            raise ContextFullError(
+                f"The prompt has {length} tokens, but the context holds {context}.",
+                "Shorten the prompt or raise the context.",
+            )
+        if length == context and request.max_new_tokens != 0:
+            raise ContextFullError(
+                f"The prompt has {length} tokens and fills the context of {context}; an answer has no room.",
+                "Shorten the prompt or raise the context.",
+            )
+
+    def _check_ids(self, ids: Sequence[int], what: str) -> None:
+        if not ids:
+            raise SettingError(f"The {what} is empty.", "Give at least one token.")
+        vocab_size = self._loaded().spec.vocab_size
+        for token_id in (min(ids), max(ids)):
+            if not 0 <= token_id < vocab_size:
+                raise SettingError(
+                    f"The {what} holds the token id {token_id}; this model has 0 to {vocab_size - 1}."
+                )
+
+    def _loaded(self) -> Backend:
+        assert self._backend is not None, "the engine is closed"
+        return self._backend
+
+
+def _load_backend(
+    folder: ModelFolder, on_progress: ProgressCallback, cancel: threading.Event | None
+) -> CpuBackend:
+    from engine.cpu.backend import CpuBackend
+
+    return CpuBackend.load(
+        folder.spec, folder.parameters, folder.tensors, on_progress=on_progress, cancel=cancel
+    )
+
+
+def _self_check(backend: Backend, cancel: threading.Event | None) -> tuple[Notice, ...]:
+    """Runs a few fixed tokens, several at once and one alone. Raises ComputeFaultError when logits aren't
+    numbers.
+
+    A model that answers the same to everything may be sound (some are made for tests so), so that is only
+    told.
+    """
+    import torch
+
+    vocab_size = backend.spec.vocab_size
+    ids = [(2 * i + 1) * vocab_size // (2 * _CHECK_TOKENS) for i in range(_CHECK_TOKENS)]
+    cache = backend.new_cache()
+    first = backend.forward(ids[:-1], cache, all_logits=True, cancel=cancel)
+    last = backend.forward(ids[-1:], cache, all_logits=True, cancel=cancel)
+    logits = torch.cat((first, last))
+    check_finite(logits)
+    if vocab_size > 1 and len(set(logits.argmax(-1).tolist())) == 1:
+        return (
+            Notice(
+                "self-check-repeats",
+                f"The model predicts the same token after each of {_CHECK_TOKENS} different ones; "
+                "its weights may be damaged.",
+                "If its answers make no sense, get the files again.",
+            ),
+        )
+    return ()
+
+
+def _log_probabilities(backend: Backend, ids: Sequence[int]) -> Iterator[float]:
+    """Of each token after the first. Only a block's logits exist at a time."""
+    import torch
+
+    cache = backend.new_cache()
+    for first in range(0, len(ids) - 1, _SCORE_BLOCK):
+        block = ids[first : min(first + _SCORE_BLOCK, len(ids) - 1)]
+        following = torch.tensor(ids[first + 1 : first + 1 + len(block)])
+        with torch.inference_mode():
+            logits = backend.forward(block, cache, all_logits=True)
+            check_finite(logits)
+            chosen = logits.gather(1, following[:, None])[:, 0] - logits.logsumexp(-1)
+        yield from chosen.tolist()
+
+
+def _stop_if(cancel: threading.Event | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise Cancelled

@@ -1,0 +1,72 @@
+"""Brings torch into the process without holding up other threads, and sets how many it computes with."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+# In the order in which they need each other; the first two are small, the third is some 400 MB.
+_LIBRARIES = (
+    "libtorch_global_deps.so",
+    "libc10.so",
+    "libtorch_cpu.so",
+    "libtorch.so",
+    "libtorch_python.so",
+)
+
+
+def prepare_runtime(threads: int) -> None:
+    """Import torch if need be and have it use `threads` threads (a setting of the whole process)."""
+    if "torch" not in sys.modules:
+        _preload_libraries()
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+def default_threads() -> int:
+    """One thread for each core that this process may use; a second one only gets in the way of products."""
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    return max(1, cores)
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system; otherwise the C library keeps pieces of up to 32 MiB."""
+    if sys.platform.startswith("linux"):
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+        except (AttributeError, OSError):
+            return  # a C library other than glibc: it has its own ways
+
+
+def _preload_libraries() -> None:
+    """Have the system load torch's libraries while Python goes on.
+
+    `import torch` loads them with the interpreter's lock held, and every other thread (the window's too)
+    stands still for up to half a second. The same work done by calling dlopen as a foreign function releases
+    the lock; the import then finds them loaded. It only ever saves time: whatever goes wrong here is left to
+    the import to report.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return
+    try:
+        dlopen = ctypes.CDLL(None).dlopen
+    except (AttributeError, OSError):
+        return  # a C library that keeps dlopen elsewhere
+    dlopen.restype = ctypes.c_void_p
+    dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    folder = Path(spec.origin).parent / "lib"
+    for name in _LIBRARIES:
+        # A library that is missing gives a null pointer, which is no concern of ours here.
+        dlopen(os.fsencode(folder / name), os.RTLD_NOW | os.RTLD_LOCAL)
