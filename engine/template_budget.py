@@ -23,7 +23,9 @@ MAX_NESTING = 40  # lists and dictionaries inside each other
 MAX_INTEGER_BITS = 4096
 BASE_VALUE_CHARS = 2_000_000  # one value, on top of a multiple of what the messages hold
 BASE_TOTAL_CHARS = 16_000_000  # everything a rendering makes, kept or not
-ITEM_CHARS = 20  # an element of a list weighs as much as so many characters
+ITEM_CHARS = 20  # printing or comparing an element of a list costs as much as so many characters
+CONTAINER_CHARS = 100  # making a list or dictionary needs as much memory as so many characters,
+POINTER_CHARS = 2  # and so many more for each element
 
 CONTAINERS = (list, tuple, dict, set, frozenset, ItemsView, KeysView, ValuesView)
 
@@ -98,7 +100,7 @@ class Budget:
                 fail_limit("makes a number that is too large")
         elif isinstance(value, CONTAINERS) and id(value) not in self._known:
             self.weigh(value)
-            self.produce(ITEM_CHARS * len(value))
+            self.produce(CONTAINER_CHARS + POINTER_CHARS * len(value))
         return value
 
     def weigh(self, value: Any) -> int:

@@ -265,6 +265,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         return binary_operation(self.budget, operator, left, right)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        self.budget.step()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Filters call it too, for each part of an `attribute` of each item."""
+        self.budget.step()
+        return super().getitem(obj, argument)
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if attr.startswith("_"):
             return False
