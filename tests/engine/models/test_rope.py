@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,3 +188,11 @@ def test_impossible_rotations_are_refused(factor: object) -> None:
 def test_impossible_thetas_are_refused(theta: object) -> None:
     with pytest.raises(ModelFileError, match="rope_theta"):
         read({"rope_theta": theta})
+
+
+def test_frequency_factors_divide_frequencies_of_every_kind() -> None:
+    """GGUF files of Llama 3 store its scaling so; ignored, long texts would fall apart without an error."""
+    factors = tuple(1.0 + i / 4 for i in range(32))
+    for rope in (RopeSpec(1e4, 64), RopeSpec(1e4, 64, "linear", factor=2.0)):
+        divided = inverse_frequencies(replace(rope, frequency_factors=factors))
+        assert torch.equal(divided, inverse_frequencies(rope) / torch.tensor(factors))
