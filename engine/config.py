@@ -15,13 +15,15 @@ DEFAULT_SLOTS = 8
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Choices as given. `context` of None means the model's own length; `threads` of None all cores of the machine."""
+    """Choices as given. `context` of None means the model's own length; `threads` of None all cores of
+    the machine.
+    """
 
     device: DeviceChoice = "auto"
     weights: WeightsChoice = "auto"
     kv: KvChoice = "auto"
     activations: ActivationsChoice = "auto"
-    context: int | None = None        # tokens
-    vram_budget: int | None = None    # bytes
+    context: int | None = None  # tokens
+    vram_budget: int | None = None  # bytes
     slots: int = DEFAULT_SLOTS
     threads: int | None = None

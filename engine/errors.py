@@ -1,4 +1,5 @@
-"""Everything that a person, a file or a machine can cause. Only `engine/__main__.py` turns these into exit codes.
+"""Everything that a person, a file or a machine can cause. Only `engine/__main__.py` turns these into
+exit codes.
 
 `message` is one sentence that names the file or setting; `hint` is one sentence that says what to do, or "".
 Mistakes that only the program itself can make stay `assert`.

@@ -14,23 +14,23 @@ from engine.notices import Notice
 
 
 class FinishReason(StrEnum):
-    END = "end"                      # the model produced an end token
-    STOP = "stop"                    # a stop string was met (it is not part of the text)
-    LENGTH = "length"                # max_new_tokens reached
-    CONTEXT = "context"              # the context is full
-    CANCELLED = "cancelled"          # the person stopped it
+    END = "end"  # the model produced an end token
+    STOP = "stop"  # a stop string was met (it is not part of the text)
+    LENGTH = "length"  # max_new_tokens reached
+    CONTEXT = "context"  # the context is full
+    CANCELLED = "cancelled"  # the person stopped it
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How the next token is drawn. Neutral values switch a step off. Temperature 0 is greedy."""
 
-    temperature: float = 0.0         # >= 0
-    top_k: int = 0                   # 0: off
-    top_p: float = 1.0               # (0, 1]
-    min_p: float = 0.0               # [0, 1)
+    temperature: float = 0.0  # >= 0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # (0, 1]
+    min_p: float = 0.0  # [0, 1)
     repetition_penalty: float = 1.0  # > 0
-    seed: int | None = None          # None: a fresh one each answer, reported in the result
+    seed: int | None = None  # None: a fresh one each answer, reported in the result
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GenerationRequest:
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_new_tokens: int | None = None     # None: until the context is full
+    max_new_tokens: int | None = None  # None: until the context is full
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     conversation: str = ""
@@ -60,7 +60,9 @@ class PrefillStats:
 
 @dataclass(frozen=True)
 class DecodeStats:
-    """`tokens` made by decode steps (the first token of an answer comes from the prefill and is not counted)."""
+    """`tokens` made by decode steps (the first token of an answer comes from the prefill and is not
+    counted).
+    """
 
     tokens: int
     seconds: float
@@ -79,7 +81,9 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Text that is final: never half a character, never part of a stop string. May be "" for a token held back."""
+    """Text that is final: never half a character, never part of a stop string. May be "" for a token
+    held back.
+    """
 
     text: str
     token_id: int

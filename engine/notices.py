@@ -1,4 +1,5 @@
-"""Notices: what happened that the person did not ask for. A fallback, a rewrite, tensors left out: never silent.
+"""Notices: what happened that the person did not ask for. A fallback, a rewrite, tensors left out: never
+silent.
 
 The same records stand in the command line's JSON (`notices`) and in the window's banner.
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Notice:
-    """`code` is stable (kebab-case); `message` is one plain sentence; `hint` says what the person can do, or ""."""
+    """`code` is stable (kebab-case); `message` is one plain sentence; `hint` says what to do, or ""."""
 
     code: str
     message: str
