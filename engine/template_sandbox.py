@@ -15,6 +15,7 @@ from __future__ import annotations
 import string
 import threading
 import types
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, cast
 
@@ -44,6 +45,7 @@ from engine.template_functions import (
 MAX_SOURCE_CHARS = 100_000  # the largest published ones have about 30,000
 MAX_SOURCE_NODES = 20_000  # of the syntax tree; compiling takes about 40 µs for each
 MAX_REASON_CHARS = 300
+_STEERING = frozenset({"Cc", "Cf", "Zl", "Zp"})  # Unicode categories: control, format, separators
 
 _TEXT_METHODS = frozenset({
     "capitalize", "casefold", "center", "count", "endswith", "find", "format", "index", "isalnum", "isalpha",
@@ -366,7 +368,7 @@ class SandboxedTemplate:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(
-        "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_REASON_CHARS]).split()
-    )
+    """Foreign words for a person to read: no line breaks, no characters that steer a terminal."""
+    start = text[: 4 * MAX_REASON_CHARS]
+    line = " ".join("".join(" " if unicodedata.category(c) in _STEERING else c for c in start).split())
     return line if len(line) <= MAX_REASON_CHARS else line[:MAX_REASON_CHARS] + "…"

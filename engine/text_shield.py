@@ -1,17 +1,18 @@
 """Keeps message text from becoming control tokens, whatever a chat template does with it.
 
-A prompt is text in which strings such as "<|im_end|>" are control tokens. When a person types one, it must
+A prompt is text in which strings such as "<|im_end|>" are control tokens. When a person types one it must
 stay text, and so must one that comes about where texts meet ("<|im_" at the end of a message before "end|>"
-in the next). So two characters that occur in no message mark message text before it is rendered: MARK_BEFORE
-stands after every character that could begin a control token ("<" for "<|im_end|>"), MARK_AFTER before every
-one that could end it (">"). A control token with a character from a message then shows a mark in the rendered
-text at its first or its last character: however the template trims, cuts or joins. In the end the marks are
-removed, and of such tokens the marked characters are encoded as plain text, which is enough to keep the token
-from forming. Marked characters that are part of no control token (nearly all) change nothing.
+in the next). So message text is marked before it is rendered, by two characters that occur in no message: one
+stands behind every character that could begin a control token ("<" for "<|im_end|>"), the other before every
+one that could end it (">"). A control token with a character from a message then has a marked character at
+its begin or end, however the template trims, splits or joins. (A message that is nothing but the middle of
+one, "im_end", has its first character marked.) In the end the marks are removed, and the marked characters of
+such tokens are encoded as plain text, which is enough to keep the token from forming. Most marked characters
+are part of no control token and change nothing.
 
-The marks stand inside the text, never at its outer sides, so templates that trim see no difference. Only a
-template that looks for the string of a control token in what a person wrote does not find it: the person's
-"<think>" is no thinking.
+A mark is no white space and stands beside a character that is none, so templates that trim see no difference.
+Only a template that looks for the string of a control token in what a person wrote does not find it: the
+person's "<think>" is no thinking.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ class ControlTokens:
         for match in self._first.finditer(text):
             start = match.start()
             for size in self._lengths[match.group()]:
-                if text[start : start + size] in self.tokens:
-                    yield start, start + size
+                end = start + size
+                if end <= len(text) and text[start:end] in self.tokens:
+                    yield start, end
 
     def marks(self, text: str) -> tuple[set[int], set[int]]:
         """Indices of characters that get a mark behind them, and of those that get one before them."""
