@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(app, options: argparse.Namespace) -> int:
     from app.controller import ChatController
     from app.fault_reporter import FaultReporter, start_log, watch_for_crashes
+    from app.garbage import GarbageCollector
     from app.paths import AppPaths
     from app.ui.icons import app_icon
     from app.ui.main_window import MainWindow
@@ -58,6 +59,8 @@ def _run(app, options: argparse.Namespace) -> int:
 
     app.setWindowIcon(app_icon())
     controller = ChatController(paths)
+    garbage = GarbageCollector(app)
+    controller.model_state_changed.connect(garbage.watch)
     window = MainWindow(controller)
     faults.reported.connect(window.show_fault)
     wake_up.end_asked.connect(window.close)
@@ -72,6 +75,7 @@ def _run(app, options: argparse.Namespace) -> int:
     window.show()
     code = app.exec()
 
+    garbage.close()
     faults.uninstall()
     wake_up.close()
     logging.shutdown()

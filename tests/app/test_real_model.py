@@ -11,6 +11,7 @@ from PySide6.QtTest import QSignalSpy
 
 from app.controller import ChatController, ModelPhase
 from app.conversations import MessageStatus
+from app.garbage import GarbageCollector
 from app.paths import AppPaths
 from app.ui.main_window import MainWindow
 from engine.progress import LoadStage
@@ -23,12 +24,21 @@ MAX_STALL_MS = 100.0
 
 
 @pytest.fixture
-def open_window(qtbot, app_paths: AppPaths) -> Iterator[Callable[[], MainWindow]]:
+def garbage(qapp) -> Iterator[GarbageCollector]:
+    """Collection as the program does it."""
+    garbage = GarbageCollector()
+    yield garbage
+    garbage.close()
+
+
+@pytest.fixture
+def open_window(qtbot, app_paths: AppPaths, garbage: GarbageCollector) -> Iterator[Callable[[], MainWindow]]:
     """Starts of the program with the real engine, one after the other."""
     opened: list[MainWindow] = []
 
     def open_one() -> MainWindow:
         window = MainWindow(ChatController(app_paths))
+        window.controller.model_state_changed.connect(garbage.watch)
         qtbot.addWidget(window)
         opened.append(window)
         window.show()
