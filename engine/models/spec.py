@@ -109,10 +109,9 @@ class Piece:
     """One tensor of the checkpoint that fills part of a parameter.
 
     `source` is the checkpoint's name in canonical form: the model's prefix ("model.",
-    "model.language_model.", …) is
-    dropped, so "layers.0.self_attn.q_proj.weight", "embed_tokens.weight", "norm.weight", "lm_head.weight".
-    `shape` is the shape as stored; `transpose` swaps the last two axes after reading (experts stored (E,
-    in, out)).
+    "model.language_model.", …) is dropped, so "layers.0.self_attn.q_proj.weight",
+    "embed_tokens.weight", "norm.weight", "lm_head.weight". `shape` is the shape as stored;
+    `transpose` swaps the last two axes after reading (experts stored (E, in, out)).
     """
 
     source: str
@@ -125,14 +124,13 @@ class Parameter:
     """One tensor of the engine, made of pieces laid one after the other along the rows.
 
     Names: "embed" (V, H), "final_norm" (H,), "head" (V, H; absent when embeddings are tied), and for
-    each layer i
-    "layers.{i}." + "attention_norm" (H,), "qkv" (q_dim + 2 kv_dim, H), "qkv_bias", "q_norm" (D,),
-    "k_norm" (D,), "output" (H, q_dim), "output_bias", "feed_forward_norm" (H,),
+    each layer i "layers.{i}." + "attention_norm" (H,), "qkv" (q_dim + 2 kv_dim, H), "qkv_bias",
+    "q_norm" (D,), "k_norm" (D,), "output" (H, q_dim), "output_bias", "feed_forward_norm" (H,),
     dense: "gate_up" (2I, H), "gate_up_bias", "down" (H, I), "down_bias",
     MoE: "router" (E, H), "experts.gate_up" (E, 2I, H), "experts.down" (E, H, I).
-    "Rows" are axis 0, except that pieces with three axes (E, N, K) are joined along axis 1; for experts
-    stored one by
-    one the pieces (N, K) come in the order gate 0, up 0, gate 1, up 1, … and fill (E, 2I, H) from the front.
+    "Rows" are axis 0, except that pieces with three axes (E, N, K) are joined along axis 1; for
+    experts stored one by one the pieces (N, K) come in the order gate 0, up 0, gate 1, up 1, … and
+    fill (E, 2I, H) from the front.
     """
 
     name: str
