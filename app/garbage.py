@@ -2,8 +2,8 @@
 
 By itself Python collects on whatever thread allocates next. On the engine's thread that would destroy Qt
 objects where they must not be destroyed, and while torch is being imported (some half a million objects) full
-collections stop every thread, the window's too, for 75 to 130 ms each. So automatic collection is off; a timer
-does the same in small steps, pauses during that import, and takes what it brought out of later collections.
+collections stop every thread, the window's too, for 75 to 130 ms each. So automatic collection is off; here a
+timer does the same in small steps, pauses during that import, and leaves what it brought out of later ones.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QMessageBox, QPushButton, QWidget
 
+from app.ui.style_sheet import set_role
 from engine.version import VERSION
 
 _WEB_SCHEMES = ("http", "https")
@@ -29,7 +30,7 @@ def ask(
         accept, QMessageBox.ButtonRole.DestructiveRole if destructive else QMessageBox.ButtonRole.AcceptRole
     )
     no = box.addButton(QMessageBox.StandardButton.Cancel)
-    yes.setProperty("role", "danger" if destructive else "primary")
+    set_role(yes, "danger" if destructive else "primary")
     box.setDefaultButton(_as_push_button(no if destructive else yes))
     box.setEscapeButton(no)
     box.buttonClicked.connect(lambda pressed: on_accept() if pressed is yes else None)

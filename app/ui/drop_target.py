@@ -72,7 +72,7 @@ class DropOverlay(QWidget):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         ground = QColor(theme.surface)
-        ground.setAlphaF(0.93)
+        ground.setAlphaF(0.97)
         painter.fillRect(self.rect(), ground)
         painter.setPen(QPen(QColor(theme.accent), 2, Qt.PenStyle.DashLine))
         painter.drawRoundedRect(self.rect().adjusted(SPACE_L, SPACE_L, -SPACE_L, -SPACE_L), RADIUS, RADIUS)

@@ -64,6 +64,8 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
 
 _SHEET = """
 QMainWindow, QDialog, QMessageBox { background: @window; }
+QDialogButtonBox { dialogbuttonbox-buttons-have-icons: 0; }
+QMessageBox QLabel#qt_msgbox_label { font-weight: 600; }
 QToolTip { background: @raised; color: @text; border: 1px solid @border; padding: 4px 6px; }
 
 QFrame[role="surface"], QWidget[role="surface"] { background: @surface; border: none; }
@@ -99,7 +101,7 @@ QPushButton[role="primary"] {
 QPushButton[role="primary"]:hover { background: @accent_hover; border-color: @accent_hover; }
 QPushButton[role="primary"]:focus { border: 2px solid @text; padding: 5px 13px; }
 QPushButton[role="primary"]:disabled { background: @pressed; color: @disabled; border-color: @pressed; }
-QPushButton[role="danger"] { color: @danger; }
+QPushButton[role="danger"] { color: @danger; font-weight: 600; }
 QPushButton[role="quiet"] { background: transparent; border-color: transparent; }
 QPushButton[role="quiet"]:hover { background: @hover; }
 QPushButton[role="quiet"]:pressed { background: @pressed; }

@@ -86,7 +86,9 @@ def test_first_start_shows_where_a_model_is_chosen(window: MainWindow) -> None:
     assert "No model is loaded" in says(window.status)
 
 
-def test_from_the_empty_window_to_an_answer_in_three_clicks(window: MainWindow, qtbot, model_folder: Path) -> None:
+def test_from_the_empty_window_to_an_answer_in_three_clicks(
+    window: MainWindow, qtbot, model_folder: Path
+) -> None:
     """Choose a folder, pick it, Load; then the composer has the focus and Return sends."""
     qtbot.mouseClick(window.loader.folder_button, Qt.MouseButton.LeftButton)  # first click
     dialog = window.findChild(QFileDialog)
@@ -173,7 +175,9 @@ def test_answer_streams_stops_half_way_and_is_there_after_a_restart(
     qtbot.waitUntil(lambda: opened.count() == 1)
     conversation: Conversation = opened.at(0)[0]
     assert [message.text for message in conversation.messages] == ["Tell me a story", "Once upon "]
-    qtbot.waitUntil(lambda: again.controller.model_state.phase is ModelPhase.READY)  # the last model, by itself
+    qtbot.waitUntil(
+        lambda: again.controller.model_state.phase is ModelPhase.READY
+    )  # the last model, by itself
 
 
 def test_message_without_a_model_is_kept_and_the_reason_told(window: MainWindow, qtbot) -> None:
@@ -203,7 +207,9 @@ BAD_INPUTS: dict[str, Callable[[Path], None]] = {
     "no config": lambda folder: (folder / "config.json").unlink(),
     "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
     "broken JSON": lambda folder: (folder / "config.json").write_text('{"architectures": ['),
-    "unknown architecture": lambda folder: write_config(folder, architectures=["NewForCausalLM"], model_type="new"),
+    "unknown architecture": lambda folder: write_config(
+        folder, architectures=["NewForCausalLM"], model_type="new"
+    ),
     "other shapes": lambda folder: write_config(folder, hidden_size=4096),
     "cut weights": cut_weights,
     "header of 2^63 bytes": huge_header,
@@ -241,7 +247,9 @@ def test_load_that_fails_says_so_and_the_model_before_goes_on(
     load(qtbot, window, model_folder)
     large = tmp_path / "large"
     shutil.copytree(TINY, large)
-    script.load_errors["large"] = OutOfMemoryError("It takes 80 GB, but 7 GB are free.", "Choose a smaller one.")
+    script.load_errors["large"] = OutOfMemoryError(
+        "It takes 80 GB, but 7 GB are free.", "Choose a smaller one."
+    )
     window.show_models()
     with qtbot.waitSignal(window.controller.model_inspected):
         window.loader.pick(large)
@@ -430,6 +438,13 @@ def test_closing_is_clean_in_every_state(
 def test_fault_of_the_program_is_a_banner_with_details(window: MainWindow) -> None:
     window.show_fault(Notice("fault", "Something went wrong inside the program (ValueError)."), "Traceback …")
     assert "Something went wrong inside the program" in says(window.banners)
+
+
+def test_link_of_an_answer_asks_before_anything_is_opened(window: MainWindow) -> None:
+    window.chat.link_activated.emit(QUrl("https://example.org/page"))
+    box = window.findChild(QMessageBox)
+    assert box.isVisible()
+    assert "example.org" in box.text()
 
 
 @pytest.mark.parametrize("page", ["models", "chat"])
