@@ -41,18 +41,18 @@ class ChatPane(QWidget):
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.transcript = Transcript(self)
         self.composer = Composer(self)
-        self._empty = EmptyChat(self)
+        self.empty = EmptyChat(self)
         self._hint = QLabel(self)
         self._hint.setTextFormat(Qt.TextFormat.PlainText)
         self._hint.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self._hint.setWordWrap(True)
-        self._jump = QToolButton(self)
-        self._jump.setAccessibleName("Jump to the latest message")
-        self._jump.setToolTip("Jump to the latest message (Ctrl+End)")
-        self._jump.setFixedSize(_JUMP, _JUMP)
-        self._jump.setIconSize(QSize(18, 18))
-        self._jump.setCursor(Qt.CursorShape.PointingHandCursor)
-        self._jump.hide()
+        self.jump_button = QToolButton(self)
+        self.jump_button.setAccessibleName("Jump to the latest message")
+        self.jump_button.setToolTip("Jump to the latest message (Ctrl+End)")
+        self.jump_button.setFixedSize(_JUMP, _JUMP)
+        self.jump_button.setIconSize(QSize(18, 18))
+        self.jump_button.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.jump_button.hide()
         self._lay_out()
         self._connect_signals()
         self.set_model_ready(False, "")
@@ -75,7 +75,7 @@ class ChatPane(QWidget):
         self.composer.refused.connect(self._on_refused)
         self.transcript.link_activated.connect(self.link_activated)
         self.transcript.at_bottom_changed.connect(self._on_at_bottom_changed)
-        self._jump.clicked.connect(self.transcript.jump_to_end)
+        self.jump_button.clicked.connect(self.transcript.jump_to_end)
         theme_manager().changed.connect(self._on_theme_changed)
 
     # What is shown
@@ -83,11 +83,11 @@ class ChatPane(QWidget):
     def show_conversation(self, conversation: Conversation | None) -> None:
         """None is a new, empty chat. What stands in the composer stays."""
         messages = conversation.messages if conversation is not None else ()
-        self._empty.setVisible(not messages)
+        self.empty.setVisible(not messages)
         self.transcript.show_messages(messages)
 
     def add_message(self, message: Message) -> None:
-        self._empty.hide()
+        self.empty.hide()
         self.transcript.add(message)
 
     def start_answer(self, message: Message) -> None:
@@ -109,7 +109,7 @@ class ChatPane(QWidget):
     def set_model_ready(self, ready: bool, hint: str) -> None:
         """`hint` is said below the composer while nothing can be sent."""
         self.composer.set_ready(ready)
-        self._empty.set_model_ready(ready)
+        self.empty.set_model_ready(ready)
         set_role(self._hint, "small")
         self._hint.setText(hint)
         self._hint.setVisible(bool(hint))
@@ -132,19 +132,19 @@ class ChatPane(QWidget):
         self._hint.setVisible(bool(self._hint.text()))
 
     def _on_at_bottom_changed(self, at_bottom: bool) -> None:
-        self._jump.setVisible(not at_bottom)
-        self._jump.raise_()
+        self.jump_button.setVisible(not at_bottom)
+        self.jump_button.raise_()
 
     def _on_theme_changed(self) -> None:
         self._style()
         self.composer.apply_theme()
         self.transcript.apply_theme()
-        self._empty.apply_theme()
+        self.empty.apply_theme()
 
     def _style(self) -> None:
         theme = current_theme()
-        self._jump.setIcon(icon("arrow-down", theme.text))
-        self._jump.setStyleSheet(
+        self.jump_button.setIcon(icon("arrow-down", theme.text))
+        self.jump_button.setStyleSheet(
             f"QToolButton {{ background: {theme.surface_raised}; border: 1px solid {theme.border};"
             f" border-radius: {_JUMP // 2}px; }}"
             f"QToolButton:hover, QToolButton:focus {{ border-color: {theme.accent}; }}"
@@ -167,5 +167,5 @@ class ChatPane(QWidget):
         self._below.setContentsMargins(side, SPACE_S, side, SPACE_M)
         self.layout().activate()
         area = self.transcript.geometry()
-        self._empty.setGeometry(area)
-        self._jump.move(area.center().x() - _JUMP // 2, area.bottom() - _JUMP - SPACE_M)
+        self.empty.setGeometry(area)
+        self.jump_button.move(area.center().x() - _JUMP // 2, area.bottom() - _JUMP - SPACE_M)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
+import shiboken6
 from PySide6.QtGui import QColor, QTextBlock, QTextCharFormat, QTextDocument, QTextLayout
 
 from app.ui.code_highlight import MAX_COLOURED, Part, part_colors, parts
 from app.ui.theme import current_theme
 
-_REREAD = 4_000  # characters of growing code that are read again with each change
+_REREAD = 1_500  # characters of growing code that are read again with each change: about 5 ms
 _PARTS_A_STEP = 200
 _Run = tuple[int, int, Part]  # start and length in the line
 
@@ -75,6 +76,8 @@ class CodeColors:
             if count % _PARTS_A_STEP == 0:
                 done = self._show_lines(runs, done, line, first_line)
                 yield
+                if not shiboken6.isValid(self._document):
+                    return  # the message was taken away meanwhile
         self._show_lines(runs, done, len(runs), first_line)
 
     def _show_lines(self, runs: list[list[_Run]], first: int, last: int, offset: int) -> int:
@@ -132,7 +135,9 @@ def _add_run(
     """Cuts a part that goes over several lines at their ends."""
     end = start + length
     while start < end:
-        line_end = starts[line + 1] if line + 1 < len(starts) else end
-        runs[line].append((start - starts[line], min(end, line_end) - start, part))
-        start = line_end
+        next_line = starts[line + 1] if line + 1 < len(starts) else end + 1
+        length = min(end, next_line - 1) - start  # without the line feed
+        if length > 0:
+            runs[line].append((start - starts[line], length, part))
+        start = next_line
         line += 1

@@ -98,10 +98,18 @@ def parts(code: str, language: str) -> Iterator[tuple[int, int, Part]]:
     lexer = _lexer(language)
     if lexer is None:
         return
+    begin, end = 0, 0
+    open_part: Part | None = None
     for start, kind, text in lexer.get_tokens_unprocessed(code):
         part = _part(kind)
-        if part is not None and not text.isspace():
-            yield start, len(text), part
+        if part is open_part and start == end:
+            end += len(text)  # a string comes as its quotes and its words
+            continue
+        if open_part is not None:
+            yield begin, end - begin, open_part
+        begin, end, open_part = start, start + len(text), part
+    if open_part is not None:
+        yield begin, end - begin, open_part
 
 
 @lru_cache(maxsize=64)

@@ -37,6 +37,8 @@ class CodeView(QWidget):
         self._settled_end = 0  # characters of the document that are final
         self._has_tail = False
         self._opened = False
+        self._closed = False
+        self._fresh = False  # there is code that has no colours yet
         self._title = QLabel(self)
         self._title.setTextFormat(Qt.TextFormat.PlainText)  # a model wrote it
         set_role(self._title, "small")
@@ -58,6 +60,19 @@ class CodeView(QWidget):
         """Nothing is settled: what it shows, if anything, may still turn out to be something else."""
         return not self._opened
 
+    def begin_changes(self) -> None:
+        self._code.begin_changes()
+
+    def end_changes(self) -> None:
+        """Colours what was added, now that the lines of the document are final."""
+        self._code.end_changes()
+        if self._fresh and self._num_characters <= MAX_COLOURED:
+            code = self._joined()
+            self._colors.follow(code)
+            if self._closed:
+                self._work.start(self._colors.finish(code))
+        self._fresh = False
+
     def append(self, leaf: Code, *, settled: bool) -> None:
         if leaf.first:
             self._set_language(leaf)
@@ -75,11 +90,8 @@ class CodeView(QWidget):
         self._pieces.append(leaf.text)
         self._num_characters += len(leaf.text)
         self._settled_end = self._code.document().characterCount() - 1
-        if self._num_characters <= MAX_COLOURED:
-            code = self._joined()
-            self._colors.follow(code)
-            if leaf.last:
-                self._work.start(self._colors.finish(code))
+        self._fresh = True
+        self._closed = leaf.last
 
     def drop_tail(self) -> None:
         if not self._has_tail:

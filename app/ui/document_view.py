@@ -70,6 +70,7 @@ class DocumentView(QTextBrowser):
         self.document().setDocumentMargin(0)
         self.document().setUndoRedoEnabled(False)
         self.viewport().setAutoFillBackground(False)
+        self._changes: QTextCursor | None = None
         self.copied_text: Callable[[], str] = self.selected_text  # what Copy takes
         self.apply_theme()
 
@@ -92,6 +93,16 @@ class DocumentView(QTextBrowser):
         if self.lineWrapColumnOrWidth() != width:
             self.setLineWrapColumnOrWidth(width)
         return ceil(self.document().size().height())
+
+    def begin_changes(self) -> None:
+        """What is written until `end_changes` is laid out once, not after every run of text."""
+        self._changes = QTextCursor(self.document())
+        self._changes.beginEditBlock()
+
+    def end_changes(self) -> None:
+        assert self._changes is not None, "begin_changes comes first"
+        self._changes.endEditBlock()
+        self._changes = None
 
     def clear_selection(self) -> None:
         cursor = self.textCursor()

@@ -19,7 +19,8 @@ from app.ui.prose_view import ProseView, indent_of
 from app.ui.sliced_work import SlicedWork
 from app.ui.table_view import TableView
 
-_PIECE = 2_000  # characters that are parsed and written in one step
+_PIECE = 1_500  # characters, and
+_PIECE_LINES = 60  # lines, that are parsed and written in one step
 _GAP = 12  # pixels between pieces of different kinds
 _LIST_GAP = 8
 
@@ -42,6 +43,7 @@ class MessageBody(QWidget):
         self._work = work
         self._muted = muted
         self._pieces: list[Piece] = []
+        self._changing: list[Piece] = []  # pieces that the change under way has touched
         self._heights: list[int] = []  # by piece, at self._width; shorter when pieces wait to be arranged
         self._width = 0
         self._begin()
@@ -89,7 +91,7 @@ class MessageBody(QWidget):
         if not text:
             return
         self._text.append(text)
-        if self._queued or len(text) > _PIECE:
+        if self._queued or _step_end(text) < len(text):
             self._enqueue(text)
         else:
             self._show(self._stream.push(text))
@@ -130,33 +132,43 @@ class MessageBody(QWidget):
         self._queue.append(text)
         self._queued += len(text)
         if not waiting:
-            self._work.start(self._drain(self._stream))
+            self._work.start(self._drain(self._stream), first=True)
 
     def _drain(self, stream: MarkdownStream) -> Iterator[None]:
         """Steps that show what is queued; ends when `set_text` has begun another stream."""
         while stream is self._stream and self._queued:
             text = "".join(self._queue)
-            self._queue = [text[_PIECE:]] if len(text) > _PIECE else []
-            self._queued = max(0, len(text) - _PIECE)
-            self._show(stream.push(text[:_PIECE]))
-            if self._ending and not self._queued:
-                self._show_end()
+            end = _step_end(text)
+            self._queue = [text[end:]]
+            self._queued = len(text) - end
+            self._show(stream.push(text[:end]))
             yield
+        if stream is self._stream and self._ending:
+            self._show_end()
 
     def _show_end(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
         self._show(self._stream.finish(), with_tail=False)
 
     def _show(self, settled: tuple[Leaf, ...], *, with_tail: bool = True) -> None:
         for piece in self._pieces[self._tail_from :]:
+            self._begin_changes(piece)
             piece.drop_tail()
         first_changed = self._tail_from
         for leaf in settled:
             self._writable(leaf).append(leaf, settled=True)
-        self._tail_from = max(0, len(self._pieces) - 1)
+        # Pieces that only the tail had made are empty now; the one before them may take it on.
+        num_settled = sum(not piece.is_empty for piece in self._pieces[first_changed:])
+        self._tail_from = max(0, first_changed + num_settled - 1)
         if with_tail and not self._queued:
             for leaf in self._stream.tail():
                 self._writable(leaf).append(leaf, settled=False)
         self._drop_empty()
+        for piece in self._changing:
+            piece.end_changes()
+        self._changing.clear()
         del self._heights[first_changed:]
         self.height_changed.emit()
 
@@ -177,8 +189,13 @@ class MessageBody(QWidget):
             document.anchorClicked.connect(self.link_activated)
             self.document_added.emit(document)
         self._pieces.append(piece)
+        self._begin_changes(piece)
         piece.show()
         return piece
+
+    def _begin_changes(self, piece: Piece) -> None:
+        piece.begin_changes()
+        self._changing.append(piece)
 
     def _drop_empty(self, keep_for: Leaf | None = None) -> None:
         """Takes away a last piece that held nothing but a tail, which has turned into something else."""
@@ -186,9 +203,20 @@ class MessageBody(QWidget):
             if keep_for is not None and _takes(self._pieces[-1], keep_for):
                 return
             piece = self._pieces.pop()
+            self._changing.remove(piece)
+            piece.end_changes()
             piece.hide()
             piece.deleteLater()
-        self._tail_from = min(self._tail_from, len(self._pieces))
+
+
+def _step_end(text: str) -> int:
+    """Where the piece of a text ends that is shown in one step."""
+    end = -1
+    for _ in range(_PIECE_LINES):
+        end = text.find("\n", end + 1, _PIECE)
+        if end < 0:
+            return min(len(text), _PIECE)
+    return end + 1
 
 
 def _takes(piece: Piece, leaf: Leaf) -> bool:

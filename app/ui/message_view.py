@@ -59,6 +59,10 @@ class UserMessageView(MessageView):
         self._bubble.height_changed.connect(self.height_changed)
 
     @property
+    def bubble(self) -> UserBubble:
+        return self._bubble
+
+    @property
     def documents(self) -> tuple[DocumentView, ...]:
         return self._bubble.documents
 

@@ -132,8 +132,9 @@ class ProseView(DocumentView):
         cursor.setPosition(self._settled_end)
         cursor.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
         cursor.removeSelectedText()
-        if not self._leaves:
-            cursor.setBlockFormat(QTextBlockFormat())
+        if not cursor.block().text():
+            # Qt gives an empty block, which a rule is, the format of the one that was joined to it.
+            self._format_last_block(cursor)
 
     def selected_text(self) -> str:
         """The selection with list marks, which are not part of the document, written out."""
@@ -150,6 +151,13 @@ class ProseView(DocumentView):
             lines.append(text)
             block = block.next()
         return "\n".join(lines)
+
+    def _format_last_block(self, cursor: QTextCursor) -> None:
+        if not self._leaves:
+            cursor.setBlockFormat(QTextBlockFormat())
+            return
+        above = self._leaves[-2] if len(self._leaves) > 1 else None
+        cursor.setBlockFormat(_block_format(self._leaves[-1], above))
 
     def _write(self, leaf: Prose) -> None:
         cursor = QTextCursor(self.document())

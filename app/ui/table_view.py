@@ -22,7 +22,7 @@ from app.ui.markdown import TableRow
 from app.ui.prose_view import ProseInk, insert_spans
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, current_theme
 
-MAX_ROWS = 100  # a longer table goes on in the next view: Qt lays a table out as a whole
+MAX_ROWS = 60  # a longer table goes on in the next view: Qt lays a table out as a whole
 _ALIGNMENTS = {"center": Qt.AlignmentFlag.AlignHCenter, "right": Qt.AlignmentFlag.AlignRight}
 
 

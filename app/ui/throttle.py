@@ -40,6 +40,11 @@ class Throttle(QObject):
     def waiting(self) -> bool:
         return self._timer.isActive()
 
+    @property
+    def remaining_ms(self) -> int:
+        """Until the waiting run; -1 when none waits."""
+        return self._timer.remainingTime()
+
     def request(self) -> None:
         if not self._timer.isActive():
             self._timer.start(max(0, round((self._next_run - self._clock()) * 1000)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import shiboken6
 from PySide6.QtCore import QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
@@ -183,9 +184,8 @@ class Transcript(QScrollArea):
         width = self.viewport().width()
         column = max(120, min(TEXT_COLUMN_WIDTH, width - 2 * SPACE_XL))
         left = (width - column) // 2
-        anchor = self._anchor()
+        anchor = None if self._following else self._anchor()
         self._arranging = True
-        self._content.setUpdatesEnabled(False)
         top = _TOP
         for index, view in enumerate(self._views):
             if index:
@@ -195,7 +195,6 @@ class Transcript(QScrollArea):
             top += height
         total = top + _BOTTOM if self._views else 0
         self._content.resize(width, max(total, self.viewport().height()))
-        self._content.setUpdatesEnabled(True)
         bar = self.verticalScrollBar()
         if self._following:
             bar.setValue(bar.maximum())
@@ -233,5 +232,5 @@ class Transcript(QScrollArea):
 
 def _delete(views: list[MessageView]) -> Iterator[None]:
     for view in views:
-        view.deleteLater()
+        shiboken6.delete(view)  # deleteLater would have all of them deleted at once
         yield
