@@ -212,6 +212,7 @@ class _Answer:
             prompt_ids=prompt.ids,
             sampling=self._command.sampling,
             max_new_tokens=self._command.max_new_tokens,
+            stop=prompt.stop,
             conversation=self._command.conversation_id,
         )
         for event in engine.generate(request, self._cancel):

@@ -48,11 +48,14 @@ _TEMPLATE_MISSING = Notice(
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """`ids` for the model; `text` is what they were made of; `notices` say what was changed on the way."""
+    """`ids` for the model; `text` is what they were made of; `notices` say what was changed on the way;
+    `stop` are strings that end the answer besides those of the request.
+    """
 
     ids: tuple[int, ...]
     text: str
     notices: tuple[Notice, ...]
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class ChatTemplate:
         budget = Budget(input_chars=sum(len(m.content) + len(m.thinking) for m in chat))
         chosen = self._first_that_works(chat, shield, budget)
         ids = self._encode(chosen.revealed)
-        return ChatPrompt(tuple(ids), chosen.revealed.text, self._notices + chosen.notices)
+        return ChatPrompt(tuple(ids), chosen.revealed.text, self._notices + chosen.notices, self.stop)
 
     def _first_that_works(self, messages: Messages, shield: TextShield, budget: Budget) -> _Rendering:
         refusal: ChatTemplateError | None = None

@@ -94,7 +94,7 @@ class Engine:
         self._template = template
         self._backend: Backend | None = backend
         self._end_ids = end_ids
-        self._states = StateStore(backend.new_cache, config.slots)
+        self._states = StateStore(config.slots)
 
     @classmethod
     def load(
@@ -126,7 +126,7 @@ class Engine:
         on_progress(LoadProgress(LoadStage.OPEN))
         resolved, notices = resolve_config(config, folder.spec)
         tokenizer = load_tokenizer(folder.tokenizer)
-        template = ChatTemplate(folder.chat_template, tokenizer)
+        template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
         _stop_if(cancel)
         on_progress(LoadProgress(LoadStage.RUNTIME))
         prepare_runtime(resolved.threads)
@@ -147,7 +147,7 @@ class Engine:
             device=backend.device,
             device_description=backend.description,
             sampling_defaults=folder.sampling_defaults,
-            notices=(*folder.notices, *notices, *backend.notices, *check_notices),
+            notices=(*folder.notices, *tokenizer.notices, *notices, *backend.notices, *check_notices),
         )
         end_ids = folder.eos_token_ids | tokenizer.eos_ids
         return cls(
@@ -206,10 +206,11 @@ class Engine:
         sampler: Sampler,
         cancel: threading.Event | None,
     ) -> Iterator[GenerationEvent]:
-        state, notice = self._states.take(request.conversation)
+        backend = self._loaded()
+        state, notice = self._states.take(request.conversation, backend.new_cache)
         try:
             answer = Answer(
-                self._loaded(),
+                backend,
                 state,
                 request=request,
                 rules=EndRules(

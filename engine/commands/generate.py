@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.chat_template import ChatMessage
+from engine.chat_template import ChatMessage, ChatPrompt
 from engine.commands.files import read_id_lists, read_messages
 from engine.commands.options import (
     add_common_options,
@@ -69,13 +69,15 @@ def run(options: argparse.Namespace) -> int:
     messages = read_messages(options.messages) if options.messages is not None else []
     engine = Engine.load(open_model(options.path), engine_config(options))
     notices = list(engine.summary.notices)
+    stop = tuple(options.stop)
     if not id_lists:
-        ids, prompt_notices = _prompt(engine, options.prompt, messages)
-        id_lists = [ids]
-        notices += prompt_notices
+        prompt = _prompt(engine, options.prompt, messages)
+        id_lists = [prompt.ids]
+        notices += prompt.notices
+        stop += prompt.stop
     # Requests are checked when they are handed over: a mistake in the last list is told before the first one
     # runs.
-    answers = [engine.generate(_request(options, engine, ids)) for ids in id_lists]
+    answers = [engine.generate(_request(options, engine, ids, stop)) for ids in id_lists]
     if options.json:
         _print_outputs(engine, answers, notices)
     else:
@@ -85,25 +87,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _prompt(
-    engine: Engine, prompt: str | None, messages: list[ChatMessage]
-) -> tuple[tuple[int, ...], tuple[Notice, ...]]:
+def _prompt(engine: Engine, prompt: str | None, messages: list[ChatMessage]) -> ChatPrompt:
     if prompt is None:
-        chat = engine.chat_prompt(messages)
-        return chat.ids, chat.notices
+        return engine.chat_prompt(messages)
     try:
         prompt.encode()
     except UnicodeEncodeError as error:  # bytes that are no text come from the shell as lone surrogates
         raise SettingError("The prompt is not UTF-8 text.") from error
-    return tuple(engine.encode(prompt)), ()
+    return ChatPrompt(tuple(engine.encode(prompt)), prompt, ())
 
 
-def _request(options: argparse.Namespace, engine: Engine, ids: tuple[int, ...]) -> GenerationRequest:
+def _request(
+    options: argparse.Namespace, engine: Engine, ids: tuple[int, ...], stop: tuple[str, ...]
+) -> GenerationRequest:
     return GenerationRequest(
         prompt_ids=ids,
         sampling=_sampling(options, engine.summary.sampling_defaults),
         max_new_tokens=options.max_new,
-        stop=tuple(options.stop),
+        stop=stop,
         ignore_eos=options.ignore_eos,
         conversation="command line" if options.one_conversation else "",
     )

@@ -66,23 +66,22 @@ class StateStore:
     state.
     """
 
-    def __init__(self, new_cache: Callable[[], Cache], slots: int) -> None:
+    def __init__(self, slots: int) -> None:
         assert slots >= 1
-        self._new_cache = new_cache
         self._slots = slots
         self._idle: OrderedDict[str, State] = OrderedDict()  # least recently used first
         self._in_use: dict[str, State] = {}
         self._dropped: dict[str, int] = {}  # conversation -> tokens that were cached when it had to make room
 
-    def take(self, conversation: str) -> tuple[State, Notice | None]:
+    def take(self, conversation: str, new_cache: Callable[[], Cache]) -> tuple[State, Notice | None]:
         """The conversation's state, or an empty one. The notice says that its cache had been dropped.
 
         "" stands for no conversation: an empty state that is not kept.
         """
         if not conversation:
-            return State("", self._new_cache()), None
+            return State("", new_cache()), None
         dropped = self._dropped.pop(conversation, 0)
-        state = self._idle.pop(conversation, None) or State(conversation, self._new_cache())
+        state = self._idle.pop(conversation, None) or State(conversation, new_cache())
         self._in_use[conversation] = state
         self._make_room()
         return state, _dropped_notice(dropped, self._slots) if dropped else None

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")  # before anything imports Qt
 
@@ -18,6 +17,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from app.controller import ChatController
 from app.paths import AppPaths
 from app.threads import running_threads
+from engine.chat_template import ChatPrompt
 from engine.config import EngineConfig
 from engine.errors import Cancelled, EngineError
 from engine.generation import (
@@ -113,9 +113,7 @@ class FakeEngine:
 
     def chat_prompt(self, messages):
         self.script.prompts.append([(message.role, message.content) for message in messages])
-        return SimpleNamespace(
-            ids=(1, 2, 3), text=self.script.prompt_text, notices=self.script.prompt_notices
-        )
+        return ChatPrompt(ids=(1, 2, 3), text=self.script.prompt_text, notices=self.script.prompt_notices)
 
     def generate(self, request: GenerationRequest, cancel: threading.Event | None = None):
         assert not self.closed

@@ -584,6 +584,7 @@ from PySide6.QtCore import QCoreApplication
 import app.answer
 from app.controller import ChatController, ModelPhase
 from app.paths import AppPaths
+from engine.chat_template import ChatPrompt
 from engine.generation import Prefilled, PrefillStats, SamplingParams, TextDelta
 
 class Talker:
@@ -591,7 +592,7 @@ class Talker:
         path=Path("/m"), name="m", device="cpu", sampling_defaults=SamplingParams(), notices=()
     )
     def chat_prompt(self, messages):
-        return SimpleNamespace(ids=(1,), text="", notices=())
+        return ChatPrompt(ids=(1,), text="", notices=())
     def generate(self, request, cancel):
         yield Prefilled(PrefillStats(1, 0, 0.0))
         for number in itertools.count():
