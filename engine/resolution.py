@@ -56,8 +56,7 @@ def _notices(config: EngineConfig) -> list[Notice]:
         notices.append(
             Notice(
                 "device-cpu",
-                "The model runs on the CPU: this version has no other device.",
-                "Choose the device 'cpu' to say that this is what you want.",
+                "The model runs on the CPU: this version uses no graphics card.",
             )
         )
     if config.vram_budget is not None:

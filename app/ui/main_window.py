@@ -28,7 +28,7 @@ from app.ui.icons import app_icon
 from app.ui.model_loader import ModelLoader
 from app.ui.recent_models import why_unavailable
 from app.ui.severity import Severity
-from app.ui.status_line import StatusLine
+from app.ui.status_line import STANDING_CODES, StatusLine
 from app.ui.theme import theme_manager
 from app.worker import AnswerDelta
 from engine.notices import Notice
@@ -192,7 +192,7 @@ class MainWindow(QMainWindow):
         controller.recent_models_changed.connect(self._on_recent_models)
         controller.send_accepted.connect(self._on_send_accepted)
         controller.send_rejected.connect(self._on_send_rejected)
-        controller.notice_raised.connect(self.show_notice)
+        controller.notice_raised.connect(self._on_notice_raised)
         self._connect_actions()
 
     def _connect_actions(self) -> None:
@@ -322,6 +322,10 @@ class MainWindow(QMainWindow):
         self.chat.accept_send(text)
         for code in _REFUSALS:
             self.banners.dismiss(code)  # what it asked for has been done
+
+    def _on_notice_raised(self, notice: Notice) -> None:
+        if notice.code not in STANDING_CODES:
+            self.show_notice(notice)
 
     def _on_send_rejected(self, text: str, notice: Notice) -> None:
         self.chat.reject_send(text)
