@@ -15,6 +15,9 @@ from PySide6.QtCore import QDeadlineTimer, QObject, Qt, QThread, Signal, Slot
 
 log = logging.getLogger(__name__)
 
+# What the main thread has on Linux. macOS gives other threads 512 KB, too little for deep syntax trees.
+STACK_BYTES = 8 << 20
+
 _started: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 _abandoned: list[LoopThread] = []
 
@@ -26,6 +29,7 @@ class LoopThread(QThread):
         super().__init__()
         self.setObjectName(name)
         self._loop = loop
+        self.setStackSize(STACK_BYTES)
 
     def run(self) -> None:
         self._loop()
