@@ -19,6 +19,11 @@ from virtual_environment import Environment, SetupError, say, tail
 ROOT = Path(__file__).resolve().parent.parent
 STARTER_SCRIPT = ROOT / "packaging" / "starter_model.py"
 
+# The starter model's file says nothing of how to draw tokens, and so small a model, left to itself, may repeat
+# one line for ever. A model that the person names follows its own generation_config.json.
+STARTER_TOKENS = 512
+STARTER_OPTIONS = ("--temperature", "0", "--repetition-penalty", "1.1", "--max-new", str(STARTER_TOKENS))
+
 CHECKS = (
     ("ruff check", ("ruff", "check", ".")),
     ("ruff format", ("ruff", "format", "--check", ".")),
@@ -49,19 +54,14 @@ def ask(model: Path | None, question: str) -> int:
     model = _absolute(model)
     environment = _environment(["gguf"])
     path = model or _starter(environment)
+    options = () if model else STARTER_OPTIONS
+    limit = "" if model else f" in at most {STARTER_TOKENS} tokens"
+    say(f"{path.name} answers{limit}; Ctrl+C stops it.")
     with tempfile.TemporaryDirectory() as folder:
         messages = Path(folder) / "messages.json"
         messages.write_text(json.dumps([{"role": "user", "content": question}]), encoding="utf-8")
-        command: list[str | Path] = [
-            environment.python,
-            "-m",
-            "engine",
-            "generate",
-            path,
-            "--messages",
-            messages,
-        ]
-        return call(command, environment.variables())
+        command: list[str | Path] = [environment.python, "-m", "engine", "generate", path]
+        return call([*command, "--messages", messages, *options], environment.variables())
 
 
 def run_tests(pytest_arguments: Sequence[str]) -> int:
