@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from PySide6.QtCore import QUrl, Signal
+from PySide6.QtCore import QRectF, QUrl, Signal
+from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
 from app.ui.code_view import CodeView
 from app.ui.document_view import DocumentView
 from app.ui.markdown import Code, Leaf, TableRow
 from app.ui.markdown_stream import MarkdownStream
-from app.ui.prose_view import ProseView, indent_of
+from app.ui.prose_view import MAX_SHOWN_DEPTH, ProseView, indent_of
 from app.ui.sliced_work import SlicedWork
 from app.ui.table_view import TableView
+from app.ui.theme import current_theme
 
 _PIECE = 1_500  # characters, and
 _PIECE_LINES = 60  # lines, that are parsed and written in one step
 _GAP = 12  # pixels between pieces of different kinds
 _LIST_GAP = 8
+_HEADING_GAP = 22
 
 Piece = ProseView | CodeView | TableView
 
@@ -208,6 +211,27 @@ class MessageBody(QWidget):
             piece.hide()
             piece.deleteLater()
 
+    # Qt overrides
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """The bars of quotes that hold code or a table; prose paints its own."""
+        painter = QPainter(self)
+        color = current_theme().color("border")
+        for piece in self._pieces:
+            if isinstance(piece, ProseView):
+                continue
+            for left in _quote_bars(piece.place.path[:MAX_SHOWN_DEPTH]):
+                painter.fillRect(
+                    QRectF(left, piece.y() - 2 * _GAP + 4, 3, piece.height() + 2 * _GAP - 4), color
+                )
+
+
+def _quote_bars(path: str) -> Iterator[float]:
+    """Where the bars of the quotes around a piece stand, in pixels from the left."""
+    for depth, kind in enumerate(path):
+        if kind == "q":
+            yield indent_of(path[:depth])
+
 
 def _step_end(text: str) -> int:
     """Where the piece of a text ends that is shown in one step."""
@@ -230,5 +254,7 @@ def _takes(piece: Piece, leaf: Leaf) -> bool:
 
 
 def _gap(above: Piece, below: Piece) -> int:
+    if isinstance(below, ProseView) and below.begins_with_heading:
+        return _HEADING_GAP
     in_list = any(not isinstance(piece, ProseView) and "l" in piece.place.path for piece in (above, below))
     return _LIST_GAP if in_list else _GAP

@@ -112,6 +112,10 @@ class ProseView(DocumentView):
         return not self._leaves
 
     @property
+    def begins_with_heading(self) -> bool:
+        return bool(self._leaves) and isinstance(self._leaves[0], Heading)
+
+    @property
     def has_room(self) -> bool:
         return self._settled_end < MAX_CHARACTERS
 
