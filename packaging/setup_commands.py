@@ -19,8 +19,8 @@ from virtual_environment import Environment, SetupError, say, tail
 ROOT = Path(__file__).resolve().parent.parent
 STARTER_SCRIPT = ROOT / "packaging" / "starter_model.py"
 
-# The starter model's file says nothing of how to draw tokens, and so small a model, left to itself, repeats one
-# line for ever. A model that the person names follows its own generation_config.json.
+# The starter model's file says nothing of how to draw tokens, and so small a model, left to itself, repeats
+# one line for ever. A model that the person names follows its own generation_config.json.
 STARTER_TOKENS = 512
 STARTER_OPTIONS = ("--temperature", "0", "--repetition-penalty", "1.1", "--max-new", str(STARTER_TOKENS))
 
