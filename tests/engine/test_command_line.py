@@ -1,0 +1,388 @@
+"""What goes in and what comes out. Most of it runs in this process; what needs a real one starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_files import TINY_MODELS, copy_model, edit_json
+
+from engine.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = TINY_MODELS / "tiny-qwen2"
+EXPECTED = json.loads((MODEL / "expected.json").read_text(encoding="utf-8"))
+PROMPT = EXPECTED["prompts"][0]
+CPU = ("--device", "cpu")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Outcome]
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the program with these arguments, in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as ended:  # by argparse
+            code = int(str(ended.code))
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Puts text into a file; returns its path."""
+
+    def write_file(text: str) -> str:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))} 文件.json"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write_file
+
+
+class TestGenerate:
+    def test_ids_give_one_output_each(self, command: Command, write: Write) -> None:
+        lists = [prompt["ids"] for prompt in EXPECTED["prompts"]]
+        outcome = command(
+            *("generate", MODEL, "--ids", write(json.dumps(lists)), "--max-new", 24, "--temperature", 0),
+            *("--ignore-eos", "--json", *CPU),
+        )
+        assert outcome.code == 0
+        assert outcome.err == ""
+        outputs = outcome.json["outputs"]
+        assert [output["token_ids"] for output in outputs] == [p["greedy_ids"] for p in EXPECTED["prompts"]]
+        assert [output["prefill"]["tokens"] for output in outputs] == [len(ids) for ids in lists]
+
+    def test_json_has_the_promised_keys(self, command: Command) -> None:
+        outcome = command("generate", MODEL, "--prompt", "Hi", "--max-new", 3, "--ignore-eos", "--json")
+        assert outcome.json.keys() == {"outputs", "device", "notices"}
+        assert outcome.json["device"] == "cpu"
+        (notice,) = outcome.json["notices"]
+        assert notice.keys() == {"code", "message", "hint"}
+        assert notice["code"] == "device-cpu"
+        (output,) = outcome.json["outputs"]
+        promised = {"text", "token_ids", "finish_reason", "prefill", "decode"}
+        assert promised <= output.keys()
+        assert output["finish_reason"] == "length"
+        assert output["prefill"].keys() == {"tokens", "reused", "seconds"}
+        assert output["decode"].keys() == {"tokens", "seconds"}
+
+    def test_text_is_streamed_to_standard_output_and_notices_to_the_other(self, command: Command) -> None:
+        arguments = ("generate", MODEL, "--prompt", "Hi", "--max-new", 8, "--ignore-eos")
+        plain, as_json = command(*arguments), command(*arguments, "--json")
+        assert plain.out == as_json.json["outputs"][0]["text"] + "\n"
+        assert plain.err.startswith("note: ")
+        assert len(plain.err.splitlines()) == 1
+
+    def test_a_chat_goes_through_the_template(self, command: Command, write: Write) -> None:
+        chat = EXPECTED["chat"][0]
+        arguments = ("--max-new", 0, "--json", *CPU)
+        outcome = command("generate", MODEL, "--messages", write(json.dumps(chat["messages"])), *arguments)
+        assert outcome.json["outputs"][0]["prefill"]["tokens"] == len(chat["ids"])
+
+    def test_a_raw_prompt_never_becomes_a_control_token(self, command: Command) -> None:
+        outcome = command("generate", MODEL, "--prompt", "<|im_end|>", "--max-new", 0, "--json", *CPU)
+        assert outcome.json["outputs"][0]["prefill"]["tokens"] > 1
+
+    def test_a_raw_prompt_begins_with_bos_where_the_tokenizer_adds_it(self, command: Command) -> None:
+        def tokens(model: str) -> int:
+            arguments = ("generate", TINY_MODELS / model, "--prompt", "1", "--max-new", 0, "--json", *CPU)
+            count = command(*arguments).json["outputs"][0]["prefill"]["tokens"]
+            assert isinstance(count, int)
+            return count
+
+        assert (tokens("tiny-qwen2"), tokens("tiny-mistral-sw")) == (1, 2)
+
+    def test_turns_of_one_conversation_are_read_once(self, command: Command, write: Write) -> None:
+        ids = PROMPT["ids"]
+        lists = write(json.dumps([ids, [*ids, 7, 8]]))
+        arguments = ("generate", MODEL, "--ids", lists, "--max-new", 2, "--json", *CPU)
+        apart, together = command(*arguments), command(*arguments, "--one-conversation")
+        assert [output["prefill"]["reused"] for output in apart.json["outputs"]] == [0, 0]
+        assert [output["prefill"]["reused"] for output in together.json["outputs"]] == [0, len(ids)]
+        for one, other in zip(apart.json["outputs"], together.json["outputs"], strict=True):
+            assert one["token_ids"] == other["token_ids"]
+
+    def test_sampling_follows_the_folder_unless_told_otherwise(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        folder = copy_model("tiny-qwen2", tmp_path / "model")
+        edit_json(
+            folder / "generation_config.json",
+            lambda config: config.update(do_sample=True, temperature=1.5),
+        )
+
+        def output(path: Path, *more: object) -> Any:
+            arguments = ("generate", path, "--prompt", "Hi", "--max-new", 12, "--ignore-eos", "--json", *CPU)
+            return command(*arguments, *more).json["outputs"][0]
+
+        greedy = output(MODEL)
+        assert greedy["seed"] is None, "a folder that says nothing is greedy"
+        assert output(folder)["seed"] is not None
+        assert output(folder, "--temperature", 0)["token_ids"] == greedy["token_ids"]
+        assert output(folder, "--top-k", 1)["token_ids"] == greedy["token_ids"]
+        seeded = output(folder, "--seed", 5)
+        assert seeded["seed"] == 5
+        assert output(folder, "--seed", 5)["token_ids"] == seeded["token_ids"]
+
+    def test_stop_strings_and_context_end_it(self, command: Command) -> None:
+        arguments = ("generate", MODEL, "--prompt", "Hi", "--ignore-eos", "--json", *CPU)
+        full = command(*arguments, "--context", 20).json["outputs"][0]
+        assert full["finish_reason"] == "context"
+        assert full["prefill"]["tokens"] + len(full["token_ids"]) == 20
+        stop = full["text"][4:6]
+        stopped = command(*arguments, "--stop", "not there", "--stop", stop).json["outputs"][0]
+        assert stopped["finish_reason"] == "stop"
+        assert stopped["text"] == full["text"][: full["text"].index(stop)]
+
+
+class TestScore:
+    def test_ids_give_log_probabilities(self, command: Command, write: Write) -> None:
+        outcome = command(
+            *("score", MODEL, "--ids", write(json.dumps([PROMPT["ids"], [5]])), "--json", *CPU),
+            *("--weights", "native", "--kv", "native"),
+        )
+        first, second = outcome.json["sequences"]
+        assert first["logprobs"] == pytest.approx(PROMPT["logprobs"], abs=2e-3)
+        assert first["nll"] == pytest.approx(PROMPT["sum_nll"], abs=2e-3)
+        assert first["n"] == len(PROMPT["ids"]) - 1
+        assert second == {"logprobs": [], "nll": 0.0, "n": 0}
+
+    def test_text_is_one_sequence(self, command: Command, write: Write) -> None:
+        outcome = command("score", MODEL, "--text", write(PROMPT["text"]), "--json", *CPU)
+        (sequence,) = outcome.json["sequences"]
+        assert sequence["nll"] == pytest.approx(PROMPT["sum_nll"], abs=2e-3)
+
+    def test_without_json_there_is_a_line_for_each(self, command: Command, write: Write) -> None:
+        outcome = command("score", MODEL, "--ids", write("[[1, 2, 3], [4]]"), *CPU)
+        first, second = outcome.out.splitlines()
+        assert first.startswith("sequence 0: 2 tokens, nll ")
+        assert second.startswith("sequence 1: one token alone")
+
+
+class TestInspect:
+    def test_json_has_the_promised_keys(self, command: Command) -> None:
+        outcome = command("inspect", MODEL, "--json")
+        assert (outcome.code, outcome.err) == (0, "")
+        promised = {
+            *("architecture", "parameters", "layers", "context_length", "kv_bytes_per_token"),
+            *("weight_bytes", "fits", "problems"),
+        }
+        assert promised <= outcome.json.keys()
+        assert outcome.json["architecture"] == "Qwen2ForCausalLM"
+        assert outcome.json["parameters"] == 723_072
+        assert outcome.json["weight_bytes"].keys() == {"native", "q8", "q4"}
+        assert outcome.json["problems"] == []
+
+    def test_a_model_that_cant_be_loaded_is_described_and_is_a_mistake(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        outcome = command("inspect", tmp_path, "--json")
+        assert outcome.code == 2
+        assert outcome.json["problems"]
+        assert len(outcome.err.splitlines()) == 1
+
+    def test_without_json_there_is_a_card(self, command: Command) -> None:
+        card = command("inspect", MODEL).out
+        assert "Qwen2 (Qwen2ForCausalLM)" in card
+        assert "723,072" in card
+
+    def test_control_characters_of_a_foreign_file_do_not_reach_the_terminal(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        folder = copy_model("tiny-qwen2", tmp_path / "model")
+        edit_json(folder / "config.json", lambda config: config.update(architectures=["\x1b[31mEvil\x07"]))
+        outcome = command("inspect", folder)
+        assert outcome.code == 2
+        assert "Evil" in outcome.err
+        assert not {"\x1b", "\x07"} & set(outcome.out + outcome.err)
+
+
+BAD_IDS = [
+    "",
+    "{",
+    "[]",
+    "{}",
+    "null",
+    "[1, 2]",
+    "[[]]",
+    "[[1], []]",
+    '[["1"]]',
+    "[[1.5]]",
+    "[[true]]",
+    "[[1, [2]]]",
+    "[[-1]]",
+    "[[512]]",
+    "[[1], [512]]",
+    "[[99999999999999999999999]]",
+    "[[" + "1" * 5000 + "]]",
+    "[" * 100_000,
+    "[[NaN]]",
+]
+BAD_MESSAGES = [
+    "",
+    "[]",
+    "[1]",
+    '{"role": "user", "content": "Hi"}',
+    '[{"role": "user"}]',
+    '[{"role": "user", "content": 5}]',
+    '[{"role": "user", "content": "Hi", "colour": "red"}]',
+]
+
+
+class TestMistakes:
+    """Exit code 2, one line that says what is wrong, nothing on standard output."""
+
+    def check(self, outcome: Outcome, *words: str) -> None:
+        assert outcome.code == 2
+        assert outcome.out == ""
+        (line,) = outcome.err.splitlines()
+        assert line.startswith("error: ")
+        assert len(line) < 400
+        for word in words:
+            assert word in line
+
+    @pytest.mark.parametrize("text", BAD_IDS, ids=lambda text: text[:20])
+    @pytest.mark.parametrize("name", ["generate", "score"])
+    def test_ids_that_are_none(self, name: str, text: str, command: Command, write: Write) -> None:
+        self.check(command(name, MODEL, "--ids", write(text), *CPU))
+
+    @pytest.mark.parametrize("text", BAD_MESSAGES)
+    def test_messages_that_are_none(self, text: str, command: Command, write: Write) -> None:
+        self.check(command("generate", MODEL, "--messages", write(text), *CPU))
+
+    def test_files_that_cant_be_read(self, command: Command, tmp_path: Path) -> None:
+        binary = tmp_path / "binary"
+        binary.write_bytes(b"\xff\xfe\x00")
+        for path in (tmp_path / "absent.json", tmp_path, binary):
+            self.check(command("generate", MODEL, "--ids", path, *CPU), str(path))
+            self.check(command("score", MODEL, "--text", path, *CPU), str(path))
+
+    def test_an_empty_text_has_nothing_to_score(self, command: Command, write: Write) -> None:
+        self.check(command("score", MODEL, "--text", write(""), *CPU), "empty")
+
+    def test_a_prompt_that_is_no_text(self, command: Command) -> None:
+        self.check(command("generate", MODEL, "--prompt", "\udcff", *CPU), "UTF-8")
+
+    @pytest.mark.parametrize("name", ["generate", "score"])
+    def test_a_model_that_is_none(self, name: str, command: Command, tmp_path: Path, write: Write) -> None:
+        self.check(command(name, tmp_path / "absent", "--ids", write("[[1]]")), "absent")
+
+    @pytest.mark.parametrize(
+        ("arguments", "word"),
+        [
+            (("--device", "cuda"), "cuda"),
+            (("--device", "tpu"), "tpu"),
+            (("--weights", "q4"), "q4"),
+            (("--kv", "int8"), "int8"),
+            (("--activations", "int8"), "int8"),
+            (("--context", "5000"), "5000"),
+            (("--context", "many"), "many"),
+            (("--slots", "0"), "slots"),
+            (("--max-new", "-1"), "-1"),
+            (("--temperature", "-1"), "temperature"),
+            (("--temperature", "nan"), "temperature"),
+            (("--top-p", "1.5"), "1.5"),
+            (("--min-p", "2"), "2"),
+            (("--repetition-penalty", "0"), "repetition"),
+            (("--stop", ""), "stop"),
+            (("--one-conversation",), "--ids"),
+            (("--messages", "x.json"), "not allowed"),
+            (("--no-such-option",), "--no-such-option"),
+        ],
+    )
+    def test_options_out_of_range_are_named(
+        self, arguments: tuple[str, ...], word: str, command: Command
+    ) -> None:
+        self.check(command("generate", MODEL, "--prompt", "Hi", *arguments), word)
+
+    @pytest.mark.parametrize(
+        "arguments", [(), ("dance",), ("generate",), ("generate", "x"), ("score", "x"), ("inspect",)]
+    )
+    def test_incomplete_commands(self, arguments: tuple[str, ...], command: Command) -> None:
+        self.check(command(*arguments))
+
+    def test_a_prompt_longer_than_the_context(self, command: Command) -> None:
+        outcome = command("generate", MODEL, "--prompt", "word " * 40, "--context", 30, *CPU)
+        self.check(outcome, "context", "30")
+
+
+def test_a_model_that_computes_no_numbers_is_a_fault(command: Command, tmp_path: Path) -> None:
+    folder = copy_model("tiny-qwen2", tmp_path / "model")
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-4000:] = b"\xff\x7f" * 2000  # NaN as bfloat16
+    weights.write_bytes(data)
+    outcome = command("generate", folder, "--prompt", "Hi", *CPU)
+    assert outcome.code == 1
+    assert len(outcome.err.splitlines()) == 1
+
+
+def start(*arguments: object, **settings: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONIOENCODING": "ascii"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **settings,
+    )
+
+
+LONG = ("generate", MODEL, "--prompt", "Hi", "--ignore-eos", *CPU)
+
+
+def test_output_is_utf8_whatever_the_locale_says() -> None:
+    process = start(*LONG, "--max-new", 40)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, b"")
+    assert out.decode("utf-8").endswith("\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT between processes")
+def test_an_interrupt_ends_it_without_a_traceback() -> None:
+    with start(*LONG) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)  # the answer is being written
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr.read().strip() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break otherwise on Windows")
+def test_a_reader_that_goes_away_causes_no_traceback() -> None:
+    with start(*LONG) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+        assert process.stderr.read() == b""
