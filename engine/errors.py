@@ -61,7 +61,7 @@ class OutOfMemoryError(EngineError):
 
 
 class ContextFullError(EngineError):
-    """The prompt alone is longer than the context."""
+    """The prompt fills the context: it is longer, or leaves no room for an answer."""
 
     code = "context-full"
 
