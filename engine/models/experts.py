@@ -5,11 +5,13 @@
     fused, in-out   mlp.experts.gate_up_proj (E, H, 2I), mlp.experts.down_proj (E, I, H)
     stacked         mlp.experts.gate_proj (E, I, H), .up_proj (E, I, H), .down_proj (E, H, I)   (GGUF)
 
-The layout is read from the names, and between the two fused ones from the shape; where both shapes are equal
-(2I = H), the family's own layout counts.
+The layout is read from the names, and between the two fused ones from the shapes: gate_up tells them apart
+unless 2I = H, and down then does. transformers writes Qwen3-VL-MoE in either of the two.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from engine.models.family import StoredTensors
 from engine.models.spec import MoeSpec, Parameter, Piece
@@ -34,8 +36,10 @@ class ExpertLayout:
             gate_up_pieces = (Piece(f"{stem}gate_proj", half), Piece(f"{stem}up_proj", half))
             down_pieces = (Piece(f"{stem}down_proj", down),)
         elif self._is_fused(stem):
-            gate_up_pieces = (self._fused_piece(f"{stem}gate_up_proj", gate_up),)
-            down_pieces = (self._fused_piece(f"{stem}down_proj", down),)
+            fused = {f"{stem}gate_up_proj": gate_up, f"{stem}down_proj": down}
+            in_out = self._is_in_out(fused)
+            first, second = (_fused_piece(name, shape, in_out=in_out) for name, shape in fused.items())
+            gate_up_pieces, down_pieces = (first,), (second,)
         else:
             gate_up_pieces, down_pieces = _one_by_one(stem, hidden, moe)
         return (
@@ -48,14 +52,24 @@ class ExpertLayout:
             return True
         return self._fused and f"{stem}0.gate_proj.weight" not in self._stored
 
-    def _fused_piece(self, name: str, shape: tuple[int, int, int]) -> Piece:
-        """`shape` is (E, N, K), as the engine has it."""
-        swapped = (shape[0], shape[2], shape[1])
-        info = self._stored.get(name)
-        in_out = self._in_out
-        if info is not None and info.shape != (swapped if in_out else shape):
-            in_out = not in_out and info.shape == swapped
-        return Piece(name, swapped, transpose=True) if in_out else Piece(name, shape)
+    def _is_in_out(self, shapes: Mapping[str, tuple[int, int, int]]) -> bool:
+        """What the shapes of the files say, and the family's own layout where they say nothing.
+
+        `shapes` are (E, N, K) by name, as the engine has them.
+        """
+        for name, shape in shapes.items():
+            info = self._stored.get(name)
+            if info is not None and shape != _swapped(shape) and info.shape in (shape, _swapped(shape)):
+                return info.shape == _swapped(shape)
+        return self._in_out
+
+
+def _fused_piece(name: str, shape: tuple[int, int, int], *, in_out: bool) -> Piece:
+    return Piece(name, _swapped(shape), transpose=True) if in_out else Piece(name, shape)
+
+
+def _swapped(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    return shape[0], shape[2], shape[1]
 
 
 def _one_by_one(stem: str, hidden: int, moe: MoeSpec) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:

@@ -32,15 +32,6 @@ _QUANTIZATION_DETAILS = (
     "load_in_8bit",
     "activation_scheme",
 )
-_QUANTIZATION_DETAILS = (
-    "format",
-    "fmt",
-    "bits",
-    "group_size",
-    "load_in_4bit",
-    "load_in_8bit",
-    "activation_scheme",
-)
 
 
 @dataclass(frozen=True)

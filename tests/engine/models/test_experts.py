@@ -80,14 +80,27 @@ def test_layouts_give_the_same_parameters(
 
 
 @pytest.mark.parametrize("in_out", [True, False])
-def test_square_experts_are_taken_as_the_family_stores_them(in_out: bool) -> None:
-    """2I = H: the shape can't tell the two layouts apart, so the family must."""
-    moe = MoeSpec(4, 2, 32, normalise_top_k=True)
-    names = {"layers.0.mlp.experts.gate_up_proj": (4, 64, 64), "layers.0.mlp.experts.down_proj": (4, 32, 64)}
-    stored = {name: TensorInfo(shape, "BF16", 0, name) for name, shape in names.items()}
-    gate_up, down = ExpertLayout(stored, fused=True, in_out=in_out).parameters("layers.0.", 64, moe)
-    assert gate_up.pieces[0].transpose == in_out
-    assert down.pieces[0].transpose  # (E, I, H) is told by its shape
+@pytest.mark.parametrize("size", [32, 64])
+def test_of_experts_with_one_square_matrix_the_other_tells_the_layout(size: int, in_out: bool) -> None:
+    """gate_up is square where 2I = H, down where I = H; never both."""
+    moe = MoeSpec(4, 2, size, normalise_top_k=True)
+    shapes = {"gate_up_proj": (4, 2 * size, 64), "down_proj": (4, 64, size)}
+    stored = {}
+    for part, shape in shapes.items():
+        name = f"layers.0.mlp.experts.{part}"
+        stored[name] = TensorInfo((shape[0], shape[2], shape[1]) if in_out else shape, "BF16", 0, name)
+    for family in (True, False):
+        parameters = ExpertLayout(stored, fused=True, in_out=family).parameters("layers.0.", 64, moe)
+        pieces = [piece for parameter in parameters for piece in parameter.pieces]
+        assert [piece.transpose for piece in pieces] == [in_out, in_out]
+        assert all(stored[piece.source].shape == piece.shape for piece in pieces)
+
+
+@pytest.mark.parametrize("in_out", [True, False])
+def test_experts_that_no_file_holds_yet_are_laid_out_as_the_family_has_them(in_out: bool) -> None:
+    moe = MoeSpec(4, 2, 48, normalise_top_k=True)
+    gate_up, down = ExpertLayout({}, fused=True, in_out=in_out).parameters("layers.0.", 64, moe)
+    assert gate_up.pieces[0].transpose == down.pieces[0].transpose == in_out
 
 
 def test_qwen3_vl_moe_reads_its_own_layout_and_the_other(tmp_path: Path) -> None:
