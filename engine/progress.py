@@ -10,10 +10,10 @@ from enum import StrEnum
 class LoadStage(StrEnum):
     """Stages of a load, in order."""
 
-    OPEN = "open"            # config, tokenizer and template are read and checked
-    RUNTIME = "runtime"      # torch is imported
-    WEIGHTS = "weights"      # tensors are read and laid out; done/total count bytes
-    CHECK = "check"          # a few fixed tokens are run: finite logits, not one repeated id
+    OPEN = "open"  # config, tokenizer and template are read and checked
+    RUNTIME = "runtime"  # torch is imported
+    WEIGHTS = "weights"  # tensors are read and laid out; done/total count bytes
+    CHECK = "check"  # a few fixed tokens are run: finite logits, not one repeated id
 
 
 @dataclass(frozen=True)
