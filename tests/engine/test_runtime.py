@@ -1,0 +1,60 @@
+"""Each case needs a process in which torch has not been imported yet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.runtime import default_threads
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(code: str, **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_torch_is_there_afterwards_with_as_many_threads_as_asked_for() -> None:
+    code = (
+        "from engine.runtime import prepare_runtime; prepare_runtime(3); import torch; prepare_runtime({}); "
+    )
+    assert run(code.format(3) + "print(torch.get_num_threads())") == "3"
+    assert run(code.format(1) + "print(torch.get_num_threads())") == "1"
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_how_threads_wait_is_the_persons_choice_first(given: dict[str, str], used: str) -> None:
+    code = "import os, engine.runtime as r; r.prepare_runtime(1); print(os.environ.get('GOMP_SPINCOUNT'))"
+    assert run(code, **given) == used
+
+
+def test_what_cannot_be_loaded_early_is_left_to_the_import() -> None:
+    code = (
+        "import engine.runtime as r; r._LIBRARIES = ('libabsent.so', 'libc10.so'); "
+        "r.prepare_runtime(2); import torch; print(int(torch.ones(2).sum()))"
+    )
+    assert run(code) == "2"
+
+
+def test_memory_can_be_released_at_any_time() -> None:
+    assert run("from engine.runtime import release_memory; release_memory(); print('fine')") == "fine"
+
+
+def test_threads_are_no_more_than_the_process_may_use() -> None:
+    assert 1 <= default_threads() <= (os.cpu_count() or 1)
