@@ -14,6 +14,7 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelInde
 from app.conversations import ConversationSummary
 from app.titles import UNTITLED, one_line
 from app.ui.text_format import day_group
+from app.ui.tooltips import plain_tooltip
 
 Row = str | ConversationSummary  # a heading, or a conversation
 Index = QModelIndex | QPersistentModelIndex
@@ -119,7 +120,7 @@ class ConversationModel(QAbstractListModel):
                 return shown_title(summary)
             case Qt.ItemDataRole.ToolTipRole:
                 day = summary.updated_at.astimezone()
-                return f"{shown_title(summary)}\n{day:%Y-%m-%d %H:%M}"
+                return plain_tooltip(f"{shown_title(summary)}\n{day:%Y-%m-%d %H:%M}")
             case Qt.ItemDataRole.AccessibleTextRole:
                 return shown_title(summary) + (", answer is being written" if answering else "")
         if role == SUMMARY_ROLE:

@@ -6,6 +6,8 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPalette, QResizeEvent
 from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
+from app.ui.tooltips import plain_tooltip
+
 
 class ElidedLabel(QLabel):
     """Like QLabel with plain text; the tooltip holds the whole text while it is shortened."""
@@ -63,4 +65,4 @@ class ElidedLabel(QLabel):
 
     def _update_tooltip(self) -> None:
         full = self._one_line()
-        self.setToolTip(full if self.shown_text != full else "")
+        self.setToolTip(plain_tooltip(full) if self.shown_text != full else "")

@@ -26,6 +26,7 @@ from PySide6.QtWidgets import QWidget
 from app.ui.document_view import LINE_HEIGHT_PERCENT, DocumentView, code_font, one_block, reading_font
 from app.ui.markdown import Heading, Paragraph, Place, Rule, Span
 from app.ui.theme import SPACE_S, current_theme, mixed
+from app.ui.tooltips import plain_tooltip
 
 Prose = Paragraph | Heading | Rule
 
@@ -90,7 +91,7 @@ def _span_format(span: Span, base: QTextCharFormat, ink: ProseInk) -> QTextCharF
         result.merge(ink.link)
         result.setAnchor(True)
         result.setAnchorHref(span.href)
-        result.setToolTip(span.href)
+        result.setToolTip(plain_tooltip(span.href))
     return result
 
 
