@@ -48,6 +48,7 @@ class ChatController(QObject):
         object, object
     )  # Path, Notice; model_state is already that of before. Not for a cancel
     model_inspected = Signal(object)  # ModelReport
+    inspection_failed = Signal(object, object)  # Path, Notice: the look itself failed, so there is no report
     send_accepted = Signal(str)  # the text; only now may the composer be cleared
     send_rejected = Signal(str, object)  # the text, Notice: the composer keeps it
     notice_raised = Signal(object)  # Notice
@@ -91,6 +92,7 @@ class ChatController(QObject):
         models.state_changed.connect(self.model_state_changed)
         models.load_failed.connect(self.load_failed)
         models.inspected.connect(self.model_inspected)
+        models.inspection_failed.connect(self.inspection_failed)
         models.recent_models_changed.connect(self.recent_models_changed)
         models.notice_raised.connect(self.notice_raised)
         answer.started.connect(self.answer_started)
@@ -259,7 +261,7 @@ class ChatController(QObject):
     # The model
 
     def inspect_model(self, path: Path) -> None:
-        """Ends in `model_inspected`, unless another path is asked for meanwhile."""
+        """Ends in `model_inspected` or `inspection_failed`, unless another path is asked for meanwhile."""
         if not self._closed:
             self._models.inspect(path)
 

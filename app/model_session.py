@@ -64,6 +64,7 @@ class ModelSession(QObject):
     state_changed = Signal(object)  # ModelState
     load_failed = Signal(object, object)  # Path, Notice
     inspected = Signal(object)  # ModelReport
+    inspection_failed = Signal(object, object)  # Path, Notice
     recent_models_changed = Signal(list)  # list[Path]
     notice_raised = Signal(object)
 
@@ -146,7 +147,7 @@ class ModelSession(QObject):
 
         def on_error(notice: Notice) -> None:
             if wish == self._inspection_wish:
-                self.notice_raised.emit(notice)
+                self.inspection_failed.emit(path, notice)
 
         config = self.engine_config
         self._inspection.run(

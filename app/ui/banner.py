@@ -9,9 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
-    QLabel,
     QPlainTextEdit,
-    QPushButton,
     QSizePolicy,
     QToolButton,
     QVBoxLayout,
@@ -20,8 +18,10 @@ from PySide6.QtWidgets import (
 
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
+from app.ui.push_button import PushButton
 from app.ui.severity import Severity, severity_of
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
 
 _MAX_SHOWN = 3
@@ -68,10 +68,10 @@ class Banner(QFrame):
 
     def _build(self) -> None:
         self._icon = IconLabel("info", self)
-        self._message = _text_label(self)
-        self._hint = _text_label(self)
+        self._message = WrappedLabel(parent=self)
+        self._hint = WrappedLabel(parent=self)
         self._hint.setProperty("role", "muted")
-        self._details_button = QPushButton("Details", self)
+        self._details_button = PushButton("Details", self)
         self._details_button.setCheckable(True)
         self._details_button.setProperty("role", "quiet")
         self._close = QToolButton(self)
@@ -122,7 +122,7 @@ class BannerStack(QWidget):
         self.setAccessibleName("Notices")
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
         self._banners: list[Banner] = []  # newest first
-        self._more = QPushButton(self)
+        self._more = PushButton(parent=self)
         self._more.setProperty("role", "quiet")
         self._more.setCheckable(True)
         self._more.hide()
@@ -176,12 +176,3 @@ class BannerStack(QWidget):
         self._more.setAccessibleName(label)
         self.setVisible(bool(self._banners))
         self.count_changed.emit(len(self._banners))
-
-
-def _text_label(parent: QWidget) -> QLabel:
-    label = QLabel(parent)
-    label.setTextFormat(Qt.TextFormat.PlainText)  # a file name may hold "<b>"
-    label.setWordWrap(True)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
-    return label

@@ -46,6 +46,7 @@ class ChatPane(QWidget):
         self._hint.setTextFormat(Qt.TextFormat.PlainText)
         self._hint.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self._hint.setWordWrap(True)
+        self._hint.setMinimumWidth(1)  # a model's name may be one word that is wider than the window
         self.jump_button = QToolButton(self)
         self.jump_button.setAccessibleName("Jump to the latest message")
         self.jump_button.setToolTip("Jump to the latest message (Ctrl+End)")

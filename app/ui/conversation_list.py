@@ -26,7 +26,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QListView,
     QMenu,
-    QPushButton,
     QVBoxLayout,
     QWidget,
 )
@@ -35,6 +34,7 @@ from app.conversations import ConversationSummary
 from app.ui.conversation_delegate import ConversationDelegate
 from app.ui.conversation_model import ConversationModel
 from app.ui.icons import icon
+from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_label
 from app.ui.theme import SPACE_M, SPACE_S, Theme, current_theme, theme_manager
 
@@ -108,7 +108,7 @@ class ConversationList(QWidget):
 
     def _build(self) -> None:
         self.setAccessibleName("Conversations")
-        self.new_button = QPushButton(self)
+        self.new_button = PushButton(parent=self)
         set_label(self.new_button, "New chat")
         self.new_button.setAccessibleName("New chat")
         keys = QKeySequence(QKeySequence.StandardKey.New).toString(QKeySequence.SequenceFormat.NativeText)

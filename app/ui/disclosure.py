@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtWidgets import QPushButton, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.ui.icons import icon
+from app.ui.push_button import PushButton
 from app.ui.theme import SCALE_SMALL, current_theme, scaled_font
 
 _ICON = 14
 
 
-class DisclosureButton(QPushButton):
+class DisclosureButton(PushButton):
     """`toggled(bool)` says whether it is open now. Space and Enter toggle it as a click does."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(parent=parent)
         self.setCheckable(True)
         self.setProperty("role", "disclosure")
         self.setFlat(True)

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from app.controller import ModelPhase, ModelState
 from app.ui.elided_label import ElidedLabel
 from app.ui.icons import icon
 from app.ui.load_progress import progress_sentence
+from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import LABEL_GAP, set_label, set_role
 from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, Theme, current_theme, theme_manager
+from app.ui.tooltips import plain_tooltip
 
 _CHIP_WIDTH = 380  # a longer name is shortened
 _CHIP_MIN_WIDTH = 150
 _HEIGHT = 48
 
 
-class ModelChip(QPushButton):
+class ModelChip(PushButton):
     """Name and state of the model; a click opens the loader."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(parent=parent)
         self._state = ModelState()
         self._words = _chip_words(self._state)
         self._quiet = False
@@ -41,7 +43,7 @@ class ModelChip(QPushButton):
         self._fit_text()
         self.updateGeometry()
         self.setAccessibleName(f"Model: {before}{name}{after}")
-        self.setToolTip(f"{tooltip} (Ctrl+Shift+M)")
+        self.setToolTip(plain_tooltip(f"{tooltip} (Ctrl+Shift+M)"))
         self._dress()
 
     def set_quiet(self, quiet: bool) -> None:

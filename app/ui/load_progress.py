@@ -6,9 +6,10 @@ Signals: cancel_requested.
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QVBoxLayout, QWidget
 
 from app.ui.icon_label import IconLabel
+from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
@@ -94,7 +95,7 @@ class LoadProgressView(QWidget):
         self.sentence = QLabel(self)
         self.sentence.setTextFormat(Qt.TextFormat.PlainText)
         self.sentence.setProperty("role", "muted")
-        self.cancel_button = QPushButton("Cancel", self)
+        self.cancel_button = PushButton("Cancel", self)
         self.cancel_button.setAccessibleName("Cancel loading")
         self.cancel_button.setToolTip("Stop loading; nothing changes")
         bottom = QHBoxLayout()

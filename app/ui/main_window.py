@@ -188,6 +188,7 @@ class MainWindow(QMainWindow):
         controller.answer_finished.connect(self._on_answer_finished)
         controller.model_state_changed.connect(self._on_model_state)
         controller.model_inspected.connect(loader.show_report)
+        controller.inspection_failed.connect(self._on_inspection_failed)
         controller.load_failed.connect(self._on_load_failed)
         controller.recent_models_changed.connect(self._on_recent_models)
         controller.send_accepted.connect(self._on_send_accepted)
@@ -309,8 +310,15 @@ class MainWindow(QMainWindow):
         if loaded and state.path == before.path and self.showing_models:
             self.show_chat()
 
+    def _on_inspection_failed(self, path: Path, notice: Notice) -> None:
+        self.loader.show_inspection_failure(path, notice)
+        self._show_unless_on_card(notice)
+
     def _on_load_failed(self, path: Path, notice: Notice) -> None:
         self.loader.show_failure(path, notice)
+        self._show_unless_on_card(notice)
+
+    def _show_unless_on_card(self, notice: Notice) -> None:
         if not self.showing_models:
             self.show_notice(notice, severity=Severity.ERROR)
 

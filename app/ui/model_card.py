@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.load_progress import LoadProgressView
-from app.ui.model_facts import fit_warning, model_facts, why_not_loadable
+from app.ui.model_facts import NOT_LOADABLE, fit_warning, model_facts, why_not_loadable
+from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import set_role
 from app.ui.theme import (
@@ -24,6 +25,7 @@ from app.ui.theme import (
     SPACE_S,
     SPACE_XL,
 )
+from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
 from engine.progress import LoadProgress
 
@@ -41,17 +43,14 @@ class NoticeLine(QWidget):
         self.notice = notice
         color = {"error": "danger", "warning": "warning"}.get(kind, "accent")
         icon = IconLabel(kind, self, color=color)
-        self.message = QLabel(notice.message, self)
-        hint = QLabel(notice.hint, self)
+        self.message = WrappedLabel(notice.message, self)
+        hint = WrappedLabel(notice.hint, self)
         hint.setProperty("role", "muted")
         hint.setVisible(bool(notice.hint))
         text = QVBoxLayout()
         text.setSpacing(2)
-        for label in (self.message, hint):
-            label.setTextFormat(Qt.TextFormat.PlainText)
-            label.setWordWrap(True)
-            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            text.addWidget(label)
+        text.addWidget(self.message)
+        text.addWidget(hint)
         if kind == "error":
             self.message.setProperty("role", "danger")
         row = QHBoxLayout(self)
@@ -85,13 +84,18 @@ class ModelCard(QFrame):
 
     def show_inspecting(self, path: Path) -> None:
         """The files are being looked at."""
-        self.path, self.report = path, None
-        self._title.setText(shown_name(path))
-        self._subtitle.setText("Looking at the files…")
-        self._set_facts(())
-        self._set_lines(())
-        self._set_loading(False)
+        self._show_path(path)
         self._set_reason("Looking at the files…")
+
+    def show_unseen(self, path: Path) -> None:
+        """A model that is loaded without having been looked at before."""
+        self._show_path(path)
+        self._set_reason("")
+
+    def show_inspection_failure(self, notice: Notice) -> None:
+        """The files could not be looked at; what they hold stays unknown."""
+        self._set_lines([NoticeLine(notice, self, kind="error")])
+        self._set_reason(NOT_LOADABLE)
 
     def show_report(self, report: ModelReport) -> None:
         self.path, self.report = report.path, report
@@ -133,6 +137,14 @@ class ModelCard(QFrame):
         else:
             self._set_loading(False)
             self._set_reason("")
+
+    def _show_path(self, path: Path) -> None:
+        self.path, self.report = path, None
+        self._title.setText(shown_name(path))
+        self._subtitle.setText(str(path.parent))
+        self._set_facts(())
+        self._set_lines(())
+        self._set_loading(False)
 
     def _ask_to_load(self) -> None:
         assert self.path is not None, "nothing was picked"
@@ -189,15 +201,13 @@ class ModelCard(QFrame):
         self._facts_layout = QGridLayout(self._facts_box)
         self._lines_box = QWidget(self)
         self._lines_layout = QVBoxLayout(self._lines_box)
-        self._meanwhile = QLabel(self)
-        self._meanwhile.setTextFormat(Qt.TextFormat.PlainText)
-        self._meanwhile.setWordWrap(True)
+        self._meanwhile = WrappedLabel(parent=self)
         self.progress = LoadProgressView(self)
         self._actions = QWidget(self)
         self._reason = QLabel(self._actions)
         self._reason.setProperty("role", "muted")
         self._reason.setWordWrap(True)
-        self.load_button = QPushButton("Load", self._actions)
+        self.load_button = PushButton("Load", self._actions)
         self.load_button.setAccessibleName("Load this model")
         self.load_button.setProperty("role", "primary")
         self.load_button.setMinimumWidth(110)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Fact = tuple[str, str, str]  # name, value, explanation
 _UNKNOWN = "\N{EM DASH}"
+NOT_LOADABLE = "Can't be loaded for the reason above."
 
 
 def model_facts(report: ModelReport) -> tuple[Fact, ...]:
@@ -25,7 +26,11 @@ def model_facts(report: ModelReport) -> tuple[Fact, ...]:
         ("Parameters", _known(format_count, report.parameters), "How many numbers the model is made of"),
         ("Size on disk", _known(format_bytes, report.file_bytes), "All weight files together"),
         ("Layers", _known(str, report.layers), "How deep the model is"),
-        ("Weights, as stored", _known(format_bytes, weights.native), "Memory for the weights as in the file"),
+        (
+            "Weights in memory",
+            _known(format_bytes, weights.native),
+            "Memory for the weights at the precision they are computed with; a packed file is unpacked to it",
+        ),
         ("Weights, 8-bit", _known(format_bytes, weights.q8), "Memory for the weights with 8 bits each"),
         ("Weights, 4-bit", _known(format_bytes, weights.q4), "Memory for the weights with 4 bits each"),
         (
@@ -65,8 +70,7 @@ def why_not_loadable(report: ModelReport) -> str:
     """Why the model can't be loaded, for the line beside the button; "" when it can."""
     if not report.problems:
         return ""
-    reason = "the reason" if len(report.problems) == 1 else "the reasons"
-    return f"Can't be loaded for {reason} above."
+    return NOT_LOADABLE if len(report.problems) == 1 else "Can't be loaded for the reasons above."
 
 
 def _known(words: Callable[[int], str], number: int) -> str:

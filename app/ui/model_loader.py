@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QLabel,
-    QPushButton,
     QScrollArea,
     QToolButton,
     QVBoxLayout,
@@ -28,6 +27,7 @@ from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.model_card import ModelCard
 from app.ui.model_facts import why_not_loadable
+from app.ui.push_button import PushButton
 from app.ui.recent_models import RecentModels
 from app.ui.style_sheet import set_label, set_role
 from app.ui.theme import (
@@ -82,10 +82,10 @@ class ModelLoader(QWidget):
 
     def pick(self, path: Path) -> None:
         """Looks at a path that was chosen or dropped."""
-        model = model_path_of(path)
         if self._state.phase is ModelPhase.LOADING:
             self.refused.emit(_BUSY)
             return
+        model = model_path_of(path)
         if model is None:
             self.refused.emit(
                 Notice(_NOT_A_MODEL.code, _NOT_A_MODEL.message.format(name=path.name), _NOT_A_MODEL.hint)
@@ -96,8 +96,8 @@ class ModelLoader(QWidget):
 
     def pick_recent(self, path: Path) -> None:
         """A model that worked before is loaded at once; the card stays only if something is wrong with it."""
-        self._load_when_inspected = path
-        self._inspect(path)
+        self._load_when_inspected = path.absolute()
+        self._inspect(path.absolute())
 
     def choose_folder(self) -> None:
         self._open_dialog("Choose a model folder", QFileDialog.FileMode.Directory, "")
@@ -111,7 +111,7 @@ class ModelLoader(QWidget):
         before, self._state = self._state, state
         if state.phase is ModelPhase.LOADING and state.path is not None:
             if self.card.path != state.path:
-                self.card.show_inspecting(state.path)
+                self.card.show_unseen(state.path)
             self.card.show_loading(state.progress, working_model=_name(state))
             self.card.show()
         elif before.phase is ModelPhase.LOADING:
@@ -135,10 +135,18 @@ class ModelLoader(QWidget):
         elif self.card.load_button.isEnabled():
             self.card.load_button.setFocus()
 
+    def show_inspection_failure(self, path: Path, notice: Notice) -> None:
+        """Takes the other answer to `inspect_requested`."""
+        if path != self.card.path or self._state.phase is ModelPhase.LOADING:
+            return
+        self._load_when_inspected = None
+        self.card.show_inspection_failure(notice)
+        self._reveal_card()
+
     def show_failure(self, path: Path, notice: Notice) -> None:
         """A load failed."""
         if self.card.path != path:
-            self.card.show_inspecting(path)
+            self.card.show_unseen(path)
         self.card.show_failure(notice, working_model=_name(self._state))
         self.card.show()
         self._dress_choice()
@@ -282,8 +290,8 @@ class ModelLoader(QWidget):
         self.close_button.setIcon(icon("close", theme.text_muted))
 
 
-def _choice(parent: QWidget, text: str, tooltip: str) -> QPushButton:
-    button = QPushButton(parent)
+def _choice(parent: QWidget, text: str, tooltip: str) -> PushButton:
+    button = PushButton(parent=parent)
     set_label(button, text)
     button.setAccessibleName(text.rstrip("…"))
     button.setProperty("usual_tooltip", tooltip)

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
+from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
+from app.ui.tooltips import plain_tooltip
 
 
 def why_unavailable(path: Path) -> str:
@@ -36,11 +38,11 @@ def shown_name(path: Path) -> str:
     return (path.stem if path.suffix.lower() == ".gguf" else path.name) or str(path)
 
 
-class RecentModel(QPushButton):
+class RecentModel(PushButton):
     """One line: name, and where it lies or why it can't be had."""
 
     def __init__(self, path: Path, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(parent=parent)
         self.path = path
         self.problem = ""
         self._icon = IconLabel("file" if path.suffix.lower() == ".gguf" else "folder", self)
@@ -68,7 +70,7 @@ class RecentModel(QPushButton):
         self.setEnabled(not problem)
         self._place.setText(problem or str(self.path.parent))
         self.setAccessibleName(f"{shown_name(self.path)}: {problem or 'load this model'}")
-        self.setToolTip(f"{problem}\n{self.path}" if problem else f"Load {self.path}")
+        self.setToolTip(plain_tooltip(f"{problem}\n{self.path}" if problem else f"Load {self.path}"))
         set_role(self._place, "warning-small" if problem else "small")
         self._icon.set_icon(self._icon.shown[0], "border" if problem else "text_muted")
 

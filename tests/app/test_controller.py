@@ -921,9 +921,10 @@ def test_a_look_that_fails_is_told(qtbot, make_controller) -> None:
         raise ValueError("bug")
 
     controller = make_controller(inspector=inspector)
-    with qtbot.waitSignal(controller.notice_raised) as told:
+    with qtbot.waitSignal(controller.inspection_failed) as told:
         controller.inspect_model(FIRST)
-    assert told.args[0].code == "fault"
+    path, notice = told.args
+    assert (path, notice.code) == (FIRST, "fault")
 
 
 # The event loop

@@ -75,7 +75,7 @@ def test_facts_are_those_of_the_report(tmp_path: Path) -> None:
         "Parameters": "135 M",
         "Size on disk": "269 MB",
         "Layers": "30",
-        "Weights, as stored": "538 MB",
+        "Weights in memory": "538 MB",
         "Weights, 8-bit": "151 MB",
         "Weights, 4-bit": "80.9 MB",
         "Context": "8,192 tokens",
@@ -121,14 +121,49 @@ def test_picking_a_folder_asks_for_its_inspection_and_shows_that_it_runs(
     assert "Looking at the files" in says(loader.card)
 
 
-def test_sound_model_can_be_loaded_with_the_keyboard(loader: ModelLoader, qtbot, tmp_path: Path) -> None:
+def test_look_that_fails_is_told_in_the_card_which_looks_no_longer(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    loader.pick(tmp_path)
+    loader.show_inspection_failure(tmp_path / "another", PROBLEM)
+    assert loader.card.shown_notices == (), "that one was left for this one"
+    loader.show_inspection_failure(tmp_path, PROBLEM)
+    assert loader.card.shown_notices == (PROBLEM,)
+    assert "Looking" not in says(loader.card)
+    assert not loader.card.load_button.isEnabled()
+
+
+def test_model_that_loads_by_itself_is_not_said_to_be_looked_at(loader: ModelLoader, tmp_path: Path) -> None:
+    loader.set_model_state(loading(tmp_path))
+    assert "Looking" not in says(loader.card)
+    loader.set_model_state(ModelState())
+    assert "Looking" not in says(loader.card)
+    assert loader.card.load_button.isEnabled(), "after a cancel it can be loaded by hand"
+
+
+@pytest.mark.parametrize("key", [Qt.Key.Key_Space, Qt.Key.Key_Return, Qt.Key.Key_Enter])
+def test_sound_model_can_be_loaded_with_the_keyboard(
+    loader: ModelLoader, qtbot, tmp_path: Path, key: Qt.Key
+) -> None:
     loader.pick(tmp_path)
     loader.show_report(report(tmp_path))
     assert "SmolLM2-135M-Instruct" in says(loader.card)
     assert loader.card.load_button.isEnabled()
     with qtbot.waitSignal(loader.load_requested) as asked:
-        qtbot.keyClick(loader.card.load_button, Qt.Key.Key_Space)
+        qtbot.keyClick(loader.card.load_button, key)
     assert asked.args == [tmp_path]
+
+
+def test_word_that_is_wider_than_the_window_pushes_nothing_out_of_sight(
+    loader: ModelLoader, qtbot, tmp_path: Path
+) -> None:
+    loader.pick(tmp_path)
+    word = "x" * 400
+    loader.show_report(report(tmp_path, notices=(Notice("a", word, word),)))
+    qtbot.waitUntil(lambda: loader.card.load_button.width() > 0)
+    right = loader.card.load_button.mapTo(loader.card, loader.card.load_button.rect().topRight()).x()
+    assert right < loader.card.width()
+    assert loader.card.minimumSizeHint().width() < loader.width()
 
 
 def test_problem_is_one_sentence_in_the_card_and_load_says_why_it_is_off(
