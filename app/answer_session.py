@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal, Slot
 
 from app.answer import AnswerRecorder
+from app.chat_sampling import chat_sampling
 from app.conversations import AnswerStats, Conversation, Exchange, Message, MessageStatus
 from app.engine_commands import AnswerDelta, GenerateCommand
 from app.store_session import StoreSession
@@ -66,7 +67,7 @@ class AnswerSession(QObject):
             GenerateCommand(
                 conversation_id=exchange.summary.id,
                 messages=exchange.history,
-                sampling=summary.sampling_defaults if summary else SamplingParams(),
+                sampling=chat_sampling(summary.sampling_defaults if summary else SamplingParams()),
             )
         )
         self.started.emit(exchange.summary.id, exchange.answer)

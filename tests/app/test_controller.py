@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from app import answer as answer_module
+from app.chat_sampling import chat_sampling
 from app.controller import ChatController, ModelPhase
 from app.conversations import ConversationStore, MessageStatus, StoreError
 from app.load_marker import LoadMarker
@@ -149,7 +150,7 @@ def test_the_engine_is_given_the_history_from_disk_and_the_conversation_s_name(
         [("user", "one"), ("assistant", "Hello there"), ("user", "two")],
     ]
     assert [request.conversation for request in script.requests] == [controller.current_conversation_id] * 2
-    assert script.requests[0].sampling == SamplingParams()
+    assert script.requests[0].sampling == chat_sampling(SamplingParams())
 
 
 def test_thinking_is_saved_apart_from_the_text(qtbot, controller, events, script, app_paths) -> None:

@@ -1,0 +1,15 @@
+"""How a chat draws tokens when its model doesn't say."""
+
+from __future__ import annotations
+
+from engine.generation import SamplingParams
+
+CHAT_SAMPLING = SamplingParams(temperature=0.6, top_p=0.95, min_p=0.05, repetition_penalty=1.05)
+"""For models without recommendations, GGUF files above all. Always taking the likeliest token makes small
+models repeat one line for ever; min-p keeps the tail out, and the slight penalty leaves code alone.
+"""
+
+
+def chat_sampling(recommended: SamplingParams) -> SamplingParams:
+    """The model's own recommendation, or `CHAT_SAMPLING` where it has none."""
+    return CHAT_SAMPLING if recommended == SamplingParams() else recommended
