@@ -26,6 +26,7 @@ class AnswerRecorder(QObject):
     """
 
     finished = Signal(object)  # Message: on disk, or told by notice_raised that it isn't yet
+    orphaned = Signal(object)  # Message: its conversation was deleted meanwhile, so it is nowhere on disk
     idle = Signal()  # after the end of every answer, also of one whose conversation was deleted
     notice_raised = Signal(object)
 
@@ -44,6 +45,11 @@ class AnswerRecorder(QObject):
         self._growth_timer.timeout.connect(self._save_growth)
         self._retry_timer = QTimer(self, interval=RETRY_INTERVAL_MS)
         self._retry_timer.timeout.connect(self.retry_unsaved)
+
+    @property
+    def begun(self) -> Message | None:
+        """The growing answer as it was when it began, or None: says which one it is, at no cost."""
+        return self._message
 
     @property
     def message(self) -> Message | None:
@@ -80,8 +86,10 @@ class AnswerRecorder(QObject):
         self._growth_timer.stop()
 
         def on_saved(saved: Message | None) -> None:
-            if saved is not None:  # None: deleted meanwhile, and nothing is left to show
+            if saved is not None:
                 self.finished.emit(saved)
+            else:
+                self.orphaned.emit(final)
             self.idle.emit()
 
         def on_error(notice: Notice) -> None:

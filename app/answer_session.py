@@ -28,7 +28,8 @@ class AnswerSession(QObject):
 
     started = Signal(str, object)  # conversation id, Message: WRITING, empty
     extended = Signal(str, str, object)  # conversation id, message id, AnswerDelta
-    finished = Signal(str, object)  # conversation id, Message; not for a conversation that was deleted
+    finished = Signal(str, object)  # conversation id, Message
+    orphaned = Signal(str, object)  # instead of `finished`: the conversation was deleted, nothing is on disk
     active_changed = Signal(bool)
     notice_raised = Signal(object)
 
@@ -46,6 +47,7 @@ class AnswerSession(QObject):
         worker.notice_raised.connect(self._on_engine_notice)
         worker.model_loaded.connect(self._on_model_loaded)
         self._recorder.finished.connect(self._on_recorded)
+        self._recorder.orphaned.connect(self._on_orphaned)
         self._recorder.idle.connect(self._on_over)
         self._recorder.notice_raised.connect(self.notice_raised)
 
@@ -80,7 +82,7 @@ class AnswerSession(QObject):
 
     def stop_in(self, conversation_id: str) -> None:
         """Stop the answer if that is where it is being written."""
-        growing = self._recorder.message
+        growing = self._recorder.begun
         if growing is not None and growing.conversation_id == conversation_id:
             self.stop()
 
@@ -95,13 +97,13 @@ class AnswerSession(QObject):
 
     def close(self) -> None:
         """After the worker has ended: see that everything goes to disk."""
-        if self._recorder.message is not None:  # the worker could not be ended in time
+        if self._recorder.begun is not None:  # the worker could not be ended in time
             self._end(MessageStatus.INTERRUPTED, None)
         self._recorder.close()
 
     @Slot(int, object)
     def _on_text_received(self, request_id: int, delta: AnswerDelta) -> None:
-        growing = self._recorder.message
+        growing = self._recorder.begun
         if request_id == self._request_id and growing is not None:
             self._recorder.extend(delta)
             self.extended.emit(growing.conversation_id, growing.id, delta)
@@ -139,7 +141,7 @@ class AnswerSession(QObject):
     @Slot(object)
     def _on_engine_notice(self, notice: Notice) -> None:
         """A template's rewrite comes with every turn, so each is said once for a conversation and a model."""
-        growing = self._recorder.message
+        growing = self._recorder.begun
         said = (growing.conversation_id if growing else "", notice.code, notice.message)
         if said not in self._said:
             self._said.add(said)
@@ -152,6 +154,10 @@ class AnswerSession(QObject):
     @Slot(object)
     def _on_recorded(self, message: Message) -> None:
         self.finished.emit(message.conversation_id, message)
+
+    @Slot(object)
+    def _on_orphaned(self, message: Message) -> None:
+        self.orphaned.emit(message.conversation_id, message)
 
     @Slot()
     def _on_over(self) -> None:

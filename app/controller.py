@@ -32,6 +32,12 @@ __all__ = ["ChatController", "ModelPhase", "ModelState"]
 
 T = TypeVar("T")
 
+DELETED_ELSEWHERE = Notice(
+    "conversation-gone",
+    "This conversation was deleted in another window, so its last answer is not kept.",
+    "Copy what you need from the screen; nothing more can be sent here.",
+)
+
 
 class ChatController(QObject):
     """What the widgets see."""
@@ -98,6 +104,7 @@ class ChatController(QObject):
         answer.started.connect(self.answer_started)
         answer.extended.connect(self.answer_extended)
         answer.finished.connect(self.answer_finished)
+        answer.orphaned.connect(self._on_answer_orphaned)
         answer.active_changed.connect(self.answering_changed)
         answer.active_changed.connect(self._on_answer_active)
         answer.notice_raised.connect(self.notice_raised)
@@ -323,6 +330,12 @@ class ChatController(QObject):
 
     def _raise_notice(self, notice: Notice) -> None:
         self.notice_raised.emit(notice)
+
+    @Slot(str, object)
+    def _on_answer_orphaned(self, conversation_id: str, message: Message) -> None:
+        if conversation_id == self._current_id:  # else it was this window that deleted it
+            self.notice_raised.emit(DELETED_ELSEWHERE)
+            self.answer_finished.emit(conversation_id, message)
 
     @Slot(bool)
     def _on_answer_active(self, active: bool) -> None:

@@ -21,6 +21,7 @@ class WindowActions:
     open_folder: QAction
     open_file: QAction
     show_model: QAction
+    unload: QAction
     rename: QAction
     delete: QAction
     focus_message: QAction
@@ -51,6 +52,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         open_folder=action("Open a model folder…", Key.Open),
         open_file=action("Open a GGUF file…", "Ctrl+Shift+O"),
         show_model=action("Model", "Ctrl+Shift+M"),
+        unload=action("Unload the model"),
         rename=action("Rename conversation", "F2"),
         # No shortcut: Delete belongs to whatever has the focus, and the list handles it itself.
         delete=action("Delete conversation…"),
@@ -69,7 +71,7 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu = QMenu(window)
     menu.addActions([actions.new_chat, actions.rename, actions.delete])
     menu.addSeparator()
-    menu.addActions([actions.show_model, actions.open_folder, actions.open_file])
+    menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()
     menu.addActions([actions.toggle_sidebar, actions.focus_message])
     theme_menu = menu.addMenu("Theme")

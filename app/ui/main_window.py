@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from app.controller import ChatController, ModelPhase, ModelState
 from app.conversations import Conversation, ConversationSummary, Message
@@ -126,22 +126,13 @@ class MainWindow(QMainWindow):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._splitter, 1)
-        layout.addWidget(self._bottom())
+        layout.addWidget(self.status)
         self.setCentralWidget(centre)
         self.actions_ = build_actions(self)
         self.header.menu_button.setMenu(build_menu(self.actions_, self))
         self._drops = DropTarget(self)
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-
-    def _bottom(self) -> QWidget:
-        bottom = QWidget(self)
-        bottom.setProperty("role", "status")
-        bottom.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
-        row = QHBoxLayout(bottom)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self.status)
-        return bottom
 
     def _restore(self) -> None:
         settings = self.controller.settings
@@ -186,6 +177,7 @@ class MainWindow(QMainWindow):
         controller.answer_started.connect(self._on_answer_started)
         controller.answer_extended.connect(self._on_answer_extended)
         controller.answer_finished.connect(self._on_answer_finished)
+        controller.answering_changed.connect(self._on_answering_changed)
         controller.model_state_changed.connect(self._on_model_state)
         controller.model_inspected.connect(loader.show_report)
         controller.inspection_failed.connect(self._on_inspection_failed)
@@ -202,7 +194,8 @@ class MainWindow(QMainWindow):
         actions.open_folder.triggered.connect(self._choose_folder)
         actions.open_file.triggered.connect(self._choose_file)
         actions.show_model.triggered.connect(self._toggle_models)
-        actions.rename.triggered.connect(self.conversations.rename_current)
+        actions.rename.triggered.connect(self._rename)
+        actions.unload.triggered.connect(self.controller.unload_model)
         actions.delete.triggered.connect(self.conversations.delete_current)
         actions.focus_message.triggered.connect(self.show_chat)
         actions.toggle_sidebar.triggered.connect(self._toggle_sidebar)
@@ -249,6 +242,10 @@ class MainWindow(QMainWindow):
         self.show_models()
         self.loader.pick(path)
 
+    def _rename(self) -> None:
+        self.conversations.show()  # where it is edited
+        self.conversations.rename_current()
+
     def _toggle_sidebar(self) -> None:
         self.conversations.setVisible(self.conversations.isHidden())
 
@@ -294,17 +291,21 @@ class MainWindow(QMainWindow):
             self.chat.extend_answer(message_id, delta)
 
     def _on_answer_finished(self, conversation_id: str, message: Message) -> None:
-        self._answering_in = None
         if conversation_id == self.controller.current_conversation_id:
             self.chat.finish_answer(message)
         self.status.set_last_answer(message.stats)
-        self._show_answering()
+
+    def _on_answering_changed(self, answering: bool) -> None:
+        if not answering:  # the end of every answer, also of one whose conversation was deleted
+            self._answering_in = None
+            self._show_answering()
 
     def _on_model_state(self, state: ModelState) -> None:
         before, self._model_state = self._model_state, state
         self.header.chip.set_state(state)
         self.status.set_model_state(state)
         self.loader.set_model_state(state)
+        self.actions_.unload.setEnabled(state.summary is not None)
         self.chat.set_model_ready(state.phase is ModelPhase.READY, _composer_hint(state))
         loaded = before.phase is ModelPhase.LOADING and state.phase is ModelPhase.READY
         if loaded and state.path == before.path and self.showing_models:
@@ -386,6 +387,8 @@ class MainWindow(QMainWindow):
                 splitter_state_base64=_as_text(self._splitter.saveState()),
             )
             self.hide()  # what follows may take a moment
+            for dialog in self.findChildren(QDialog):
+                dialog.close()  # a question that stands open would outlive the window
             self.conversations.set_answering(None)
             self.closed_cleanly = self.controller.shutdown()
             self.closed_cleanly = self._files.shutdown() and self.closed_cleanly

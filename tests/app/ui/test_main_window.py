@@ -6,7 +6,7 @@ import json
 import shutil
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from PySide6.QtGui import QAccessible, QDragEnterEvent, QDragLeaveEvent, QDropEv
 from PySide6.QtTest import QSignalSpy
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QMessageBox, QWidget
 
-from app.controller import ChatController, ModelPhase
+from app.controller import ModelPhase
 from app.conversations import Conversation, MessageStatus
 from app.settings import Settings, save_settings
 from app.settings import Theme as ThemeChoice
@@ -31,40 +31,6 @@ TINY = Path(__file__).parents[2] / "models" / "tiny-qwen3"
 def says(widget: QWidget) -> str:
     """All text of labels that a person can read on a widget now."""
     return "\n".join(label.text() for label in widget.findChildren(QLabel) if label.isVisible())
-
-
-@pytest.fixture
-def model_folder(tmp_path: Path) -> Path:
-    """A sound model folder whose name has spaces and Chinese characters."""
-    folder = tmp_path / "模型 测试" / "Željko 山月 123"
-    shutil.copytree(TINY, folder)
-    return folder
-
-
-@pytest.fixture
-def open_window(qtbot, make_controller: Callable[..., ChatController]) -> Iterator[Callable[..., MainWindow]]:
-    """Opens windows one after the other, as starts of the program do; closes those that are still open."""
-    opened: list[MainWindow] = []
-
-    def open_one(*, model: Path | None = None) -> MainWindow:
-        window = MainWindow(make_controller())
-        qtbot.addWidget(window)
-        opened.append(window)
-        window.show()
-        qtbot.waitExposed(window)
-        with qtbot.waitSignal(window.controller.conversations_changed):
-            window.controller.start(model)
-        return window
-
-    yield open_one
-    for window in opened:
-        window.close()
-
-
-@pytest.fixture
-def window(open_window: Callable[..., MainWindow]) -> MainWindow:
-    """A first start: nothing was ever loaded or said."""
-    return open_window()
 
 
 def load(qtbot, window: MainWindow, folder: Path) -> None:

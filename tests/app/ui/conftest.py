@@ -1,0 +1,48 @@
+"""The whole window on the fake engine, for tests of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.controller import ChatController
+from app.ui.main_window import MainWindow
+
+TINY = Path(__file__).parents[2] / "models" / "tiny-qwen3"
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """A sound model folder whose name has spaces and Chinese characters."""
+    folder = tmp_path / "模型 测试" / "Željko 山月 123"
+    shutil.copytree(TINY, folder)
+    return folder
+
+
+@pytest.fixture
+def open_window(qtbot, make_controller: Callable[..., ChatController]) -> Iterator[Callable[..., MainWindow]]:
+    """Opens windows one after the other, as starts of the program do; closes those that are still open."""
+    opened: list[MainWindow] = []
+
+    def open_one(*, model: Path | None = None) -> MainWindow:
+        window = MainWindow(make_controller())
+        qtbot.addWidget(window)
+        opened.append(window)
+        window.show()
+        qtbot.waitExposed(window)
+        with qtbot.waitSignal(window.controller.conversations_changed):
+            window.controller.start(model)
+        return window
+
+    yield open_one
+    for window in opened:
+        window.close()
+
+
+@pytest.fixture
+def window(open_window: Callable[..., MainWindow]) -> MainWindow:
+    """A first start: nothing was ever loaded or said."""
+    return open_window()

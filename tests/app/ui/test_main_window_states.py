@@ -1,0 +1,99 @@
+"""The window never stays in a state that has passed: whatever ends, and wherever it was ended."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QSignalSpy
+from PySide6.QtWidgets import QApplication, QDialog, QLineEdit
+
+from app.controller import ModelPhase
+from app.conversations import ConversationStore
+from app.ui import dialogs
+from app.ui.main_window import MainWindow
+
+
+@pytest.fixture
+def answering(window: MainWindow, qtbot, script, model_folder: Path) -> MainWindow:
+    """The window in the middle of an answer, which goes on when `script.gates[1]` is opened."""
+    window.controller.load_model(model_folder)
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
+    script.gates = {1: threading.Event()}
+    with qtbot.waitSignal(window.controller.answer_extended):
+        window.chat.send_requested.emit("Hi")
+    assert window.chat.composer.answering
+    return window
+
+
+def wait_for_end(qtbot, window: MainWindow) -> None:
+    qtbot.waitUntil(lambda: not window.controller.answering)
+
+
+def test_deleting_the_conversation_that_answers_leaves_no_dot_and_no_notice(
+    answering: MainWindow, qtbot
+) -> None:
+    conversation_id = answering.controller.current_conversation_id
+    answering.controller.delete_conversation(conversation_id)
+    wait_for_end(qtbot, answering)
+    assert answering.conversations.model.answering is None
+    assert not answering.chat.composer.answering
+    assert answering.controller.current_conversation_id is None
+    assert answering.banners.notices() == ()
+
+
+def test_conversation_that_another_window_deletes_is_told_and_its_answer_stays_on_the_screen(
+    answering: MainWindow, qtbot, script, app_paths
+) -> None:
+    other = ConversationStore(app_paths.conversations_file)
+    other.delete(answering.controller.current_conversation_id)
+    other.close()
+    finished = QSignalSpy(answering.controller.answer_finished)
+    script.gates[1].set()
+    wait_for_end(qtbot, answering)
+    assert [notice.code for notice in answering.banners.notices()] == ["conversation-gone"]
+    assert not answering.chat.composer.answering
+    assert finished.at(0)[1].text == "Hello there"
+    qtbot.waitUntil(lambda: answering.conversations.model.summaries == ())
+    answering.conversations.new_requested.emit()
+    with qtbot.waitSignal(answering.controller.answer_finished):
+        answering.chat.send_requested.emit("Still there?")
+
+
+def test_renaming_with_the_list_hidden_shows_where_it_is_done(answering: MainWindow, qtbot, script) -> None:
+    script.gates[1].set()
+    wait_for_end(qtbot, answering)
+    answering.actions_.toggle_sidebar.trigger()
+    assert not answering.conversations.isVisible()
+    answering.actions_.rename.trigger()
+    editor = answering.conversations.findChild(QLineEdit)
+    assert editor.isVisible()
+    editor.setText("Another name")
+    with qtbot.waitSignal(answering.controller.conversations_changed):
+        qtbot.keyClick(editor, Qt.Key.Key_Return)
+    assert [one.title for one in answering.conversations.model.summaries] == ["Another name"]
+
+
+def test_model_can_be_unloaded_to_make_room_and_loaded_again(
+    answering: MainWindow, qtbot, model_folder: Path
+) -> None:
+    unload = answering.actions_.unload
+    assert unload.isEnabled()
+    unload.trigger()  # it stops the answer first
+    qtbot.waitUntil(lambda: answering.controller.model_state.phase is ModelPhase.NONE)
+    assert not unload.isEnabled()
+    wait_for_end(qtbot, answering)
+    answering.controller.load_model(model_folder)
+    qtbot.waitUntil(unload.isEnabled)
+
+
+def test_question_that_stands_open_ends_with_the_window(window: MainWindow) -> None:
+    accepted: list[bool] = []
+    dialogs.ask_to_delete(window, "A title", on_accept=lambda: accepted.append(True))
+    window.loader.choose_folder()
+    assert len(window.findChildren(QDialog)) >= 2
+    window.close()
+    assert not any(isinstance(widget, QDialog) and widget.isVisible() for widget in QApplication.allWidgets())
+    assert accepted == []
