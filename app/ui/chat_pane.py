@@ -15,7 +15,6 @@ from app.conversations import Conversation, Message
 from app.ui.composer import Composer
 from app.ui.empty_chat import EmptyChat
 from app.ui.icons import icon
-from app.ui.message_view import AnswerView
 from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, TEXT_COLUMN_WIDTH, current_theme, theme_manager
 from app.ui.transcript import Transcript
@@ -95,14 +94,10 @@ class ChatPane(QWidget):
         self.add_message(message)
 
     def extend_answer(self, message_id: str, delta: AnswerDelta) -> None:
-        view = self.transcript.view(message_id)
-        if isinstance(view, AnswerView):
-            view.extend(delta)
+        self.transcript.extend_answer(message_id, delta)
 
     def finish_answer(self, message: Message) -> None:
-        view = self.transcript.view(message.id)
-        if isinstance(view, AnswerView):
-            view.finish(message)
+        self.transcript.finish_answer(message)
 
     def set_answering(self, answering: bool) -> None:
         self.composer.set_answering(answering)

@@ -8,6 +8,8 @@ there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import shiboken6
 from PySide6.QtCore import QSize, Qt, QUrl, Signal
@@ -20,6 +22,9 @@ from app.ui.message_view import AnswerView, MessageView, message_view
 from app.ui.sliced_work import SlicedWork
 from app.ui.theme import SPACE_XL, TEXT_COLUMN_WIDTH
 from app.ui.transcript_selection import TranscriptSelection
+
+if TYPE_CHECKING:
+    from app.worker import AnswerDelta
 
 _TOP = 28  # pixels above the first message
 _BOTTOM = 20
@@ -38,6 +43,7 @@ class Transcript(QScrollArea):
         super().__init__(parent)
         self._work = SlicedWork(self)
         self._disposal = SlicedWork(self)
+        self._unbuilt: list[Message] = []  # oldest first; their views come one after the other
         self._views: list[MessageView] = []
         self._sizes: dict[MessageView, QSize] = {}  # as arranged; a view that is missing waits for it
         self._rearranging = False
@@ -80,7 +86,8 @@ class Transcript(QScrollArea):
         self._clear()
         self._set_following(True)
         if messages:
-            self._work.start(self._build(list(messages)))
+            self._unbuilt = list(messages)
+            self._work.start(self._build())
 
     def add(self, message: Message) -> MessageView:
         """Shows one more message at the end and goes there."""
@@ -89,6 +96,24 @@ class Transcript(QScrollArea):
         self._set_following(True)
         self._place()
         return view
+
+    def extend_answer(self, message_id: str, delta: AnswerDelta) -> None:
+        """More of an answer that grows; nothing if it isn't in this conversation."""
+        view = self.view(message_id)
+        if isinstance(view, AnswerView):
+            view.extend(delta)
+        for place, message in enumerate(self._unbuilt):
+            if message.id == message_id:
+                self._unbuilt[place] = replace(
+                    message, text=message.text + delta.text, thinking=message.thinking + delta.thinking
+                )
+
+    def finish_answer(self, message: Message) -> None:
+        """How an answer ended."""
+        view = self.view(message.id)
+        if isinstance(view, AnswerView):
+            view.finish(message)
+        self._unbuilt = [message if one.id == message.id else one for one in self._unbuilt]
 
     def view(self, message_id: str) -> MessageView | None:
         return next((view for view in reversed(self._views) if view.message_id == message_id), None)
@@ -108,6 +133,7 @@ class Transcript(QScrollArea):
         self._work.cancel_all()
         self._rearranging = False
         self._selection.forget()
+        self._unbuilt = []
         old, self._views, self._sizes = self._views, [], {}
         for view in old:
             view.hide()
@@ -115,10 +141,10 @@ class Transcript(QScrollArea):
             self._disposal.start(_delete(old))
         self._place()
 
-    def _build(self, messages: list[Message]) -> Iterator[None]:
-        # What is sent while older messages still come stands at the end; it is not among `messages`.
-        for message in reversed(messages):
-            view = self._make(message)
+    def _build(self) -> Iterator[None]:
+        # What is sent while older messages still come stands at the end; it is not among these.
+        while self._unbuilt:
+            view = self._make(self._unbuilt.pop())
             self._views.insert(0, view)
             self._place()
             yield

@@ -17,11 +17,13 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 
 from app.conversations import AnswerStats, Conversation, ConversationSummary, Message, MessageStatus
+from app.ui.answer_footer import AnswerFooter
 from app.ui.chat_pane import ChatPane
 from app.ui.code_view import CodeView
 from app.ui.document_view import DocumentView
 from app.ui.message_view import AnswerView
 from app.ui.theme import TEXT_COLUMN_WIDTH
+from app.ui.waiting_dots import WaitingDots
 from app.worker import AnswerDelta
 
 LONGEST_STALL_MS = 100.0
@@ -280,6 +282,30 @@ def test_coming_back_to_an_answer_that_grows_goes_on_from_what_is_on_disk(qtbot,
     pane.finish_answer(message(1, "On disk and on and on"))
     wait_until_built(qtbot, pane)
     assert pane.transcript.view("m1").text == "On disk and on and on"  # type: ignore[union-attr]
+
+
+def test_answer_that_ends_before_its_view_is_built_is_shown_as_it_ended(qtbot, pane: ChatPane) -> None:
+    """Coming back just as the answer ends: what was read from the disk still says that it grows."""
+    growing = message(1, "On disk", status=MessageStatus.WRITING)
+    pane.show_conversation(conversation(message(0, "Q", role="user"), growing))
+    assert pane.transcript.views == ()
+    pane.extend_answer("m1", AnswerDelta(text=" and on"))
+    pane.finish_answer(message(1, "On disk and on."))
+    wait_until_built(qtbot, pane)
+    view = pane.transcript.view("m1")
+    assert isinstance(view, AnswerView)
+    assert view.text == "On disk and on."
+    assert view.findChild(WaitingDots).isHidden()
+    assert not view.findChild(AnswerFooter).isHidden()
+
+
+def test_words_that_come_before_the_view_is_built_are_in_it(qtbot, pane: ChatPane) -> None:
+    growing = message(1, "On disk", status=MessageStatus.WRITING)
+    pane.show_conversation(conversation(message(0, "Q", role="user"), growing))
+    pane.extend_answer("m1", AnswerDelta(text=" and on"))
+    wait_until_built(qtbot, pane)
+    pane.extend_answer("m1", AnswerDelta(text=" and on"))
+    qtbot.waitUntil(lambda: pane.transcript.view("m1").text == "On disk and on and on")
 
 
 # Traps that other programs fell into
