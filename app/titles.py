@@ -7,21 +7,32 @@ import unicodedata
 UNTITLED = "New chat"
 MAX_TITLE_LENGTH = 200  # characters; for names that a person types
 _AUTOMATIC_LENGTH = 60
+_MAX_READ = 1_000  # characters of a line; one may be as long as a book
 _BREAKS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, half surrogates, line and paragraph separators
+_UNSEEN = {"Cf", "Mn", "Zs"}  # joiners and the like, marks with nothing to stand on, spaces
+_BLANKS = set("\u115f\u1160\u2800\u3164\uffa0")  # letters by their category, and yet empty
 _BIDI_CONTROLS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # would turn the list around
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, with single spaces. Joiners stay: emoji and several scripts are made with them."""
+    """`text` on one line, with single spaces; "" if nothing of it can be seen. Joiners stay: emoji and
+    several scripts are made with them.
+    """
     kept = (
         " " if unicodedata.category(char) in _BREAKS else char for char in text if char not in _BIDI_CONTROLS
     )
-    return " ".join("".join(kept).split())
+    line = " ".join("".join(kept).split())
+    return line if any(_is_seen(char) for char in line) else ""
+
+
+def _is_seen(char: str) -> bool:
+    return char not in _BLANKS and unicodedata.category(char) not in _UNSEEN
 
 
 def title_from(message: str) -> str:
     """The first line with anything on it, cut at a word; "" when there is none."""
-    line = next((line for line in map(one_line, message.splitlines()) if line), "")
+    beginnings = (line.strip()[:_MAX_READ] for line in message.splitlines())
+    line = next((line for line in map(one_line, beginnings) if line), "")
     if len(line) <= _AUTOMATIC_LENGTH:
         return line
     room = _AUTOMATIC_LENGTH - 1  # the ellipsis takes one

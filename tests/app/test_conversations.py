@@ -177,6 +177,12 @@ def test_a_deleted_conversation_is_refused_by_name_and_not_made_again(
         ("为" * 100, "为" * 59 + "…"),
         ("👩‍👩‍👧 family", "👩‍👩‍👧 family"),
         ("turned \u202earound", "turned around"),
+        ("\u200b\ufeff\u200d", ""),
+        ("\u200b\n\u2800\nseen", "seen"),
+        ("\u0301\u0301", ""),
+        ("\u200fمرحبا", "\u200fمرحبا"),
+        (" " * 2_000 + "after many spaces", "after many spaces"),
+        ("a" + " " * 1_000_000 + "b", "a"),
     ],
 )
 def test_a_title_is_the_first_line_cut_at_a_word(message: str, title: str) -> None:
