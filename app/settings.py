@@ -19,6 +19,8 @@ from engine.notices import Notice
 
 SETTINGS_VERSION = 1
 MAX_RECENT_MODELS = 10
+_MAX_CONTEXT = 2**31 - 1  # tokens
+_MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
 
 
 class Theme(StrEnum):
@@ -57,15 +59,15 @@ def with_recent_model(settings: Settings, model_path: Path) -> tuple[Path, ...]:
 def load_settings(path: Path) -> LoadedSettings:
     """Settings from `path`, whatever is there. Never raises for what a file or a disk can cause."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows add a mark
     except FileNotFoundError:
         return LoadedSettings(Settings())
     except OSError as error:
-        return LoadedSettings(Settings(), (_unreadable(path, error),))
+        return _defaults(_unreadable(path, error))
     except (ValueError, RecursionError):  # no UTF-8, no JSON, or nested beyond reason
-        return LoadedSettings(Settings(), (_keep_damaged(path),))
+        return _defaults(_damaged(path))
     if not isinstance(data, dict):
-        return LoadedSettings(Settings(), (_keep_damaged(path),))
+        return _defaults(_damaged(path))
 
     values: dict[str, Any] = {}
     bad: list[str] = []
@@ -100,6 +102,7 @@ def save_settings(path: Path, settings: Settings) -> None:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
+    value.encode()  # half a surrogate pair, which JSON can hold, raises UnicodeEncodeError (a ValueError)
     return value
 
 
@@ -108,9 +111,11 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _path(value: Any) -> Path:
-    if not _text(value):
+    if not isinstance(value, str):
+        raise TypeError
+    if not value or "\0" in value:
         raise ValueError
-    return Path(value)
+    return Path(value)  # with halves of surrogate pairs where a name is not UTF-8
 
 
 def _paths(value: Any) -> tuple[Path, ...]:
@@ -119,10 +124,13 @@ def _paths(value: Any) -> tuple[Path, ...]:
     return tuple(map(_path, value))[:MAX_RECENT_MODELS]
 
 
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError
-    return value
+def _count(maximum: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
+            raise ValueError
+        return value
+
+    return read
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -132,26 +140,38 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_model": _optional(_path),
     "last_conversation_id": _optional(_text),
     "theme": Theme,
-    "context_tokens": _optional(_count),
-    "threads": _optional(_count),
+    "context_tokens": _optional(_count(_MAX_CONTEXT)),
+    "threads": _optional(_count(_MAX_THREADS)),
 }
+
+
+def _defaults(notice: Notice) -> LoadedSettings:
+    return LoadedSettings(Settings(), (notice,))
 
 
 def _unreadable(path: Path, error: OSError) -> Notice:
     return Notice(
         "settings-unreadable",
         f"The settings in {path} can't be read ({error.strerror or error}), so the defaults are used.",
-        "Make the file readable, then start the program again.",
+        _keep(path, "unreadable"),
     )
 
 
-def _keep_damaged(path: Path) -> Notice:
-    message = f"The settings in {path} are damaged, so the defaults are used."
+def _damaged(path: Path) -> Notice:
+    return Notice(
+        "settings-damaged",
+        f"The settings in {path} are damaged, so the defaults are used.",
+        _keep(path, "damaged"),
+    )
+
+
+def _keep(path: Path, reason: str) -> str:
+    """Puts the file out of the way of the next save; says how that went."""
     try:
-        kept = path.rename(free_name(path, "damaged"))
+        kept = path.rename(free_name(path, reason))
     except OSError as error:
-        return Notice("settings-damaged", message, f"The file could not be kept: {error.strerror or error}.")
-    return Notice("settings-damaged", message, f"The damaged file is kept as {kept}.")
+        return f"The file could not be kept: {error.strerror or error}."
+    return f"The {reason} file is kept as {kept}."
 
 
 def _bad_values(path: Path, names: list[str]) -> Notice:

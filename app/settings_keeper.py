@@ -26,6 +26,7 @@ class SettingsKeeper:
         self._on_error = on_error
         self._saved: Settings | None = settings  # on disk or on its way there; None: the last write failed
         self._writing = False
+        self._failure_told = False  # until a write succeeds: every change would tell it anew
         self._closed = False
 
     def change(self, **changes: Any) -> None:
@@ -54,10 +55,13 @@ class SettingsKeeper:
 
     def _on_written(self, _: None) -> None:
         self._writing = False
+        self._failure_told = False
         self._save()
 
     def _on_failed(self, notice: Notice) -> None:
         # Tried again with the next change, not at once: a full disk stays full.
         self._writing = False
         self._saved = None
-        self._on_error(notice)
+        if not self._failure_told:
+            self._failure_told = True
+            self._on_error(notice)

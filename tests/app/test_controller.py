@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PySide6.QtTest import QSignalSpy
 
 from app import answer as answer_module
 from app.chat_sampling import chat_sampling
@@ -721,9 +722,13 @@ def test_settings_that_cannot_be_saved_are_told_and_still_hold(
 
     with monkeypatch.context() as full_disk:
         full_disk.setattr("app.settings_keeper.save_settings", full)
-        with qtbot.waitSignal(controller.notice_raised) as told:
-            controller.update_settings(threads=2)
-    assert "No space left" in told.args[0].message
+        told = QSignalSpy(controller.notice_raised)
+        for threads in (3, 2):
+            controller.update_settings(threads=threads)
+            with qtbot.waitSignal(controller.conversations_changed):
+                controller.delete_conversation("none")  # comes after it on the disk's thread
+    assert told.count() == 1, "not anew for every change"
+    assert "No space left" in told.at(0)[0].message
     assert controller.settings.threads == 2
     controller.update_settings(context_tokens=512)  # the next change takes the one before along
     assert controller.shutdown()

@@ -79,6 +79,29 @@ def test_a_damaged_file_is_kept_aside_and_the_defaults_are_used(path: Path, cont
     assert load_settings(path).notices == ()  # told once
 
 
+def test_a_file_that_cannot_be_read_is_not_written_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_settings(path, FULL)
+    before = path.read_bytes()
+
+    def refuse(*_arguments, **_options) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(Path, "read_text", refuse)
+        loaded = load_settings(path)
+    assert loaded.settings == Settings()
+    assert [notice.code for notice in loaded.notices] == ["settings-unreadable"]
+    save_settings(path, loaded.settings)  # what the program does when it ends, at the latest
+    (kept,) = path.parent.glob("settings.unreadable-*.json")
+    assert kept.read_bytes() == before
+
+
+def test_a_mark_that_an_editor_put_in_front_does_no_damage(path: Path) -> None:
+    save_settings(path, FULL)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_settings(path).settings == FULL
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -87,6 +110,9 @@ def test_a_damaged_file_is_kept_aside_and_the_defaults_are_used(path: Path, cont
         ("recent_models", "/models/a"),
         ("recent_models", [1]),
         ("last_model", ""),
+        ("last_model", "/models/a\0b"),
+        ("window_geometry_base64", "\ud800"),
+        ("last_conversation_id", "\udfff"),
         ("last_conversation_id", 7),
         ("theme", "pink"),
         ("theme", []),
@@ -95,6 +121,8 @@ def test_a_damaged_file_is_kept_aside_and_the_defaults_are_used(path: Path, cont
         ("threads", -1),
         ("threads", True),
         ("threads", 1.5),
+        ("threads", 10**9),
+        ("context_tokens", 10**30),
     ],
 )
 def test_a_value_that_cannot_be_used_gives_way_to_its_default_alone(
