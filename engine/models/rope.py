@@ -30,12 +30,17 @@ def read_rope(
     context_length: int,
     default_theta: float,
     multimodal: bool = False,
+    partial: bool = False,
 ) -> RopeSpec:
-    """The rotary settings of all layers. `multimodal` accepts the kind "mrope": plain RoPE on text."""
+    """The rotary settings of all layers. `multimodal` accepts the kind "mrope": plain RoPE on text.
+
+    `partial` is for families that can rotate a part of each head. The classes of the others ignore such a
+    setting or fail on it, so there is nothing that it could mean: it is refused.
+    """
     settings = _settings(config)
     kind = _kind(settings, multimodal=multimodal)
     theta = _theta(config, settings, default_theta)
-    dim = _rotated_dim(config, settings, head_dim)
+    dim = _rotated_dim(config, settings, head_dim, partial=partial)
     if kind == "linear":
         return RopeSpec(theta, dim, kind, factor=_factor(settings))
     if kind == "llama3":
@@ -95,9 +100,17 @@ def _theta(config: ConfigReader, settings: ConfigReader, default: float) -> floa
     return default
 
 
-def _rotated_dim(config: ConfigReader, settings: ConfigReader, head_dim: int) -> int:
+def _rotated_dim(config: ConfigReader, settings: ConfigReader, head_dim: int, *, partial: bool) -> int:
     reader = settings if "partial_rotary_factor" in settings else config
-    dim = int(head_dim * reader.number("partial_rotary_factor", 1.0, above=0.0, at_most=1.0))
+    factor = reader.number("partial_rotary_factor", 1.0, above=0.0, at_most=1.0)
+    if factor < 1.0 and not partial:
+        raise UnsupportedModelError(
+            f"{shown(config.file)} has only a part of each head rotated "
+            f"({reader.name_of('partial_rotary_factor')} {factor:g}), "
+            "which this engine can't do for this family.",
+            "Pick another model.",
+        )
+    dim = int(head_dim * factor)
     if dim < 2 or dim % 2:
         raise ModelFileError(
             f"{shown(config.file)}: {dim} of {head_dim} features of each head would be rotated; "

@@ -16,10 +16,16 @@ from engine.models.rope import extended_context, read_rope
 from engine.models.spec import RopeSpec
 
 
-def read(config: dict[str, Any], *, multimodal: bool = False, context_length: int = 4096) -> RopeSpec:
-    reader = ConfigReader(config, "config.json")
+def read(
+    config: dict[str, Any], *, multimodal: bool = False, partial: bool = False, context_length: int = 4096
+) -> RopeSpec:
     return read_rope(
-        reader, head_dim=64, context_length=context_length, default_theta=10_000.0, multimodal=multimodal
+        ConfigReader(config, "config.json"),
+        head_dim=64,
+        context_length=context_length,
+        default_theta=10_000.0,
+        multimodal=multimodal,
+        partial=partial,
     )
 
 
@@ -174,14 +180,16 @@ def test_yarn_stretches_the_context() -> None:
     ],
 )
 def test_partial_rotation(config: dict[str, Any]) -> None:
-    assert read({"rope_theta": 1e4, **config}).dim == 16
+    assert read({"rope_theta": 1e4, **config}, partial=True).dim == 16
+    with pytest.raises(UnsupportedModelError, match=r"partial_rotary_factor 0\.25"):
+        read({"rope_theta": 1e4, **config})
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, 1.5, 0.01, 0.4, "0.5"])
 def test_impossible_rotations_are_refused(factor: object) -> None:
     """0.4 of 64 features would be 25, an odd number."""
     with pytest.raises(ModelFileError):
-        read({"rope_theta": 1e4, "partial_rotary_factor": factor})
+        read({"rope_theta": 1e4, "partial_rotary_factor": factor}, partial=True)
 
 
 @pytest.mark.parametrize("theta", [0, 1, -1e4, "10000", float("nan"), float("inf"), True, [1e4]])
