@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import datetime
 from pathlib import Path
+from uuid import uuid4
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -12,7 +13,7 @@ def write_whole(path: Path, text: str) -> None:
     OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{uuid4().hex[:12]}.tmp")  # two windows may write at once
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)

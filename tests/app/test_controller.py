@@ -18,7 +18,6 @@ from app import answer as answer_module
 from app.chat_sampling import chat_sampling
 from app.controller import ChatController, ModelPhase
 from app.conversations import ConversationStore, MessageStatus, StoreError
-from app.load_marker import LoadMarker
 from app.settings import Settings, load_settings, save_settings
 from app.threads import running_threads
 from engine.errors import ContextFullError, ModelFileError
@@ -845,7 +844,8 @@ def test_a_model_whose_load_took_the_program_down_is_not_loaded_by_itself_again(
     qtbot, make_controller, script, app_paths, record
 ) -> None:
     save_settings(app_paths.settings_file, Settings(last_model=FIRST, recent_models=(FIRST,)))
-    LoadMarker(app_paths.load_marker_file).write(FIRST)  # the program ended before it could remove it
+    app_paths.load_marker_file.parent.mkdir(parents=True)
+    app_paths.load_marker_file.write_text(json.dumps({"model": str(FIRST)}))  # of a process that ended
     for expected in (["load-ended-program"], []):  # the second start finds no reason to tell it again
         controller = make_controller()
         events = watch(controller, record)
@@ -865,9 +865,27 @@ def test_the_mark_stands_on_disk_exactly_while_the_last_model_loads_by_itself(
     controller = make_controller()
     with qtbot.waitSignal(controller.model_state_changed, check_params_cb=lambda state: state.progress):
         controller.start()
-    assert json.loads(app_paths.load_marker_file.read_text()) == {"model": str(FIRST)}
+    assert json.loads(app_paths.load_marker_file.read_text())["model"] == str(FIRST)
     script.load_gate.set()
     qtbot.waitUntil(lambda: not app_paths.load_marker_file.exists())
+
+
+def test_a_second_window_takes_the_load_of_the_first_for_no_crash(
+    qtbot, make_controller, script, app_paths, record
+) -> None:
+    save_settings(app_paths.settings_file, Settings(last_model=FIRST))
+    script.load_gate = threading.Event()
+    first = make_controller()
+    with qtbot.waitSignal(first.model_state_changed, check_params_cb=lambda state: state.progress):
+        first.start()
+    second = make_controller()
+    events = watch(second, record)
+    with qtbot.waitSignal(second.model_state_changed, check_params_cb=lambda state: state.progress):
+        second.start()
+    script.load_gate.set()
+    for controller in (first, second):
+        qtbot.waitUntil(lambda controller=controller: controller.model_state.phase is ModelPhase.READY)
+    assert codes(events) == []
 
 
 def test_closing_the_window_during_the_first_load_is_no_crash(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 from dataclasses import fields, replace
 from pathlib import Path
@@ -34,6 +35,12 @@ FULL = Settings(
     threads=2,
     unknown={"from_the_future": {"a": [1, None]}},
 )
+
+
+def write_and_end(marker: LoadMarker, model: Path) -> None:
+    """Has a process write the mark and end without removing it."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        pool.apply(marker.write, (model,))
 
 
 @pytest.fixture
@@ -200,10 +207,26 @@ def test_a_load_marker_names_its_model_until_it_is_removed(tmp_path: Path) -> No
     marker = LoadMarker(tmp_path / "data" / "loading.json")
     assert marker.read() is None
     marker.remove()  # none there is no error
-    marker.write(Path("/models/模型 1"))
+    write_and_end(marker, Path("/models/模型 1"))
     assert marker.read() == Path("/models/模型 1")
     marker.remove()
     assert marker.read() is None
+
+
+def test_a_load_that_another_window_is_busy_with_is_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "loading.json"
+    LoadMarker(path).write(Path("/models/a"))
+    assert LoadMarker(path).read() is None, "the process that wrote it is this one, which runs"
+    mark = json.loads(path.read_text())
+    path.write_text(json.dumps(mark | {"started": mark["started"] - 60}))
+    assert LoadMarker(path).read() == Path("/models/a"), "a number that the system has given out again"
+
+
+@pytest.mark.parametrize("process", [None, "7", -1, 0, 2**80, True])
+def test_a_mark_that_names_no_process_tells_of_a_crash(tmp_path: Path, process: object) -> None:
+    path = tmp_path / "loading.json"
+    path.write_text(json.dumps({"model": "/models/a", "process": process, "started": 0.0}))
+    assert LoadMarker(path).read() == Path("/models/a")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"model": 1}', b"\xff"])
