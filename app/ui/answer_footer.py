@@ -29,6 +29,8 @@ def ending(message: Message) -> str:
     if message.status is MessageStatus.FAILED:
         return _failure(message)
     reason = message.stats.finish_reason if message.stats is not None else ""
+    if reason == FinishReason.END.value and not (message.text.strip() or message.thinking.strip()):
+        return "the model had nothing to say"
     return {
         FinishReason.CONTEXT.value: "context full",
         FinishReason.LENGTH.value: "length limit reached",
@@ -36,10 +38,15 @@ def ending(message: Message) -> str:
     }.get(reason, "")
 
 
-def figures(stats: AnswerStats) -> str:
-    """Tokens, speed, what was reused of the prompt, and the device."""
+def figures(message: Message) -> str:
+    """Tokens, speed, what was reused of the prompt, and the device; "" when nothing was measured."""
+    stats = message.stats
+    if stats is None:
+        return ""
+    wrote = bool(message.text or message.thinking)
     parts = [
-        format_tokens(stats.decode_tokens + 1),  # the first token of an answer comes from the prefill
+        # The first token of an answer comes from the prefill.
+        format_tokens(stats.decode_tokens + 1) if wrote else "",
         format_speed(stats.decode_tokens, stats.decode_seconds),
         f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} reused" if stats.reused_tokens else "",
         stats.device.upper() if stats.device in ("cpu", "cuda") else stats.device,
@@ -49,7 +56,9 @@ def figures(stats: AnswerStats) -> str:
 
 def explanation(stats: AnswerStats) -> str:
     """The figures in whole sentences, for the tooltip."""
-    lines = [f"The conversation so far was {format_tokens(stats.prompt_tokens)}."]
+    lines = []
+    if stats.prompt_tokens:  # 0: stopped before it was read
+        lines.append(f"The conversation so far was {format_tokens(stats.prompt_tokens)}.")
     if stats.reused_tokens:
         lines.append(f"{stats.reused_tokens:,} of them were still in memory and not computed again.")
     if stats.prefill_seconds > 0:
@@ -83,7 +92,7 @@ class AnswerFooter(QWidget):
         self._ending.setFont(scaled_font(SCALE_SMALL))
         self._ending.setVisible(bool(end))
         stats = message.stats
-        self._figures.setText(figures(stats) if stats is not None else "")
+        self._figures.setText(figures(message))
         self.setToolTip(explanation(stats) if stats is not None else "")  # seen where the label has none
 
     def arrange(self, width: int) -> int:

@@ -66,6 +66,8 @@ class CodeColors:
             self._begin_character = end
 
     def _read(self, code: str, begin: int, first_line: int) -> Iterator[None]:
+        if not shiboken6.isValid(self._document):
+            return  # the message was taken away before its turn came
         text = code[begin:]
         starts = _line_starts(text)
         runs: list[list[_Run]] = [[] for _ in starts]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import shiboken6
 from PySide6.QtCore import QRectF, QUrl, Signal
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
@@ -138,15 +139,17 @@ class MessageBody(QWidget):
             self._work.start(self._drain(self._stream), first=True)
 
     def _drain(self, stream: MarkdownStream) -> Iterator[None]:
-        """Steps that show what is queued; ends when `set_text` has begun another stream."""
-        while stream is self._stream and self._queued:
+        """Steps that show what is queued; ends when `set_text` has begun another stream, or the message was
+        taken away.
+        """
+        while shiboken6.isValid(self) and stream is self._stream and self._queued:
             text = "".join(self._queue)
             end = _step_end(text)
             self._queue = [text[end:]]
             self._queued = len(text) - end
             self._show(stream.push(text[:end]))
             yield
-        if stream is self._stream and self._ending:
+        if shiboken6.isValid(self) and stream is self._stream and self._ending:
             self._show_end()
 
     def _show_end(self) -> None:

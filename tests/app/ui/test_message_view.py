@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import cycle
 
 import pytest
+import shiboken6
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PySide6.QtCore import Qt, QUrl
@@ -286,6 +288,33 @@ def test_a_long_table_goes_on_in_a_second_one(new_body, work: SlicedWork) -> Non
     assert [line for line in text.split("\n") if line.isdigit()] == [str(row) for row in range(2 * MAX_ROWS)]
 
 
+@pytest.mark.parametrize("slices", range(6))
+@pytest.mark.parametrize(
+    "text", ["```python\n" + "x = foo(1, 'a')\n" * 2500 + "```\n", "Some **words**. " * 4000]
+)
+def test_work_that_is_left_when_a_message_is_taken_away_is_dropped(
+    qapp, new_body, work: SlicedWork, text: str, slices: int
+) -> None:
+    body = new_body()
+    body.append(text)
+    body.finish()
+    for _ in range(slices):
+        qapp.processEvents()
+    assert work.busy
+    shiboken6.delete(body)
+    work.run_to_end()  # a step that touched what is gone would raise
+
+
+def test_colours_of_code_that_was_taken_away_are_dropped(new_body, work: SlicedWork) -> None:
+    body = new_body()
+    # Read from the middle of it, a long string looks like code; read whole, it has other colours.
+    for line in ["```python\n", 's = """\n', *["x = foo(1, 'a')\n\n"] * 400, '"""\n', "```\n"]:
+        body.append(line)
+    assert work.busy, "the colours of the whole wait for their turn"
+    shiboken6.delete(body)
+    work.run_to_end()
+
+
 def test_prose_that_turns_out_to_be_a_table_leaves_nothing_behind(new_body) -> None:
     body = new_body()
     body.append("| a | b |\n")
@@ -450,9 +479,20 @@ def test_how_an_answer_ended_is_said_in_plain_words(status: MessageStatus, reaso
 
 
 def test_the_figures_name_tokens_speed_reuse_and_device() -> None:
-    assert figures(stats()) == "100 tokens · 10.0 tok/s · 1,000 of 1,200 reused · CPU"
-    assert "reused" not in figures(stats(reused=0))
+    written = message("x", stats=stats())
+    assert figures(written) == "100 tokens · 10.0 tok/s · 1,000 of 1,200 reused · CPU"
+    assert "reused" not in figures(replace(written, stats=stats(reused=0)))
+    assert figures(replace(written, stats=None)) == ""
     assert "1,000" in explanation(stats())
+
+
+def test_an_answer_without_a_word_claims_no_token_and_says_why_there_is_none() -> None:
+    stopped = message("", status=MessageStatus.STOPPED, stats=replace(stats("cancelled"), decode_tokens=0))
+    assert "token" not in figures(stopped)
+    assert ending(stopped) == "stopped by you"
+    assert ending(message("", stats=stats("end"))) == "the model had nothing to say"
+    unread = AnswerStats(0, 0, 0.0, 0, 0.0, "cancelled", "cpu")
+    assert explanation(unread) == "", "it was stopped before the conversation was read"
 
 
 def test_what_the_person_wrote_is_shown_as_it_was_written(qtbot, work: SlicedWork) -> None:
