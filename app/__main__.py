@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 from engine.version import VERSION
 
 if TYPE_CHECKING:
-    pass
+    from PySide6.QtWidgets import QApplication
+
+    from app.ui.main_window import MainWindow
 
 NAME = "Kestrel Chat"
 DESKTOP_FILE = "kestrel-chat"  # without ".desktop"; how Linux desktops find the window's icon
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(app, options)
 
 
-def _run(app, options: argparse.Namespace) -> int:
+def _run(app: QApplication, options: argparse.Namespace) -> int:
     from app.controller import ChatController
     from app.fault_reporter import FaultReporter, start_log, watch_for_crashes
     from app.garbage import GarbageCollector
@@ -107,7 +109,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _report_start(window) -> None:
+def _report_start(window: MainWindow) -> None:
     """For the benchmark of the start: prints one JSON line and ends."""
     figures = {
         "seconds_to_first_show": round(seconds_since_process_start(), 3),

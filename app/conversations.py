@@ -6,17 +6,17 @@ Every method that changes something returns only after the change is on disk.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+from app.answer_stats import AnswerStats
 from app.conversation_database import BUSY_TIMEOUT_MS, StoreError, open_database, store_error, transaction
 from app.titles import MAX_TITLE_LENGTH, UNTITLED, one_line, title_from
 from engine.notices import Notice
@@ -33,28 +33,6 @@ class MessageStatus(StrEnum):
     STOPPED = "stopped"  # the person stopped it; the text so far is kept
     INTERRUPTED = "interrupted"  # the program ended while it grew; the text so far is kept
     FAILED = "failed"  # the engine could not go on; the text so far is kept
-
-
-@dataclass(frozen=True)
-class AnswerStats:
-    """What an answer cost. The first token comes from the prefill and is not in `decode_tokens`."""
-
-    prompt_tokens: int
-    reused_tokens: int
-    prefill_seconds: float
-    decode_tokens: int
-    decode_seconds: float
-    finish_reason: str
-    device: str
-
-    @property
-    def decode_tokens_per_second(self) -> float:
-        return self.decode_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
-
-    @property
-    def prefill_tokens_per_second(self) -> float:
-        read = self.prompt_tokens - self.reused_tokens
-        return read / self.prefill_seconds if self.prefill_seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -223,7 +201,7 @@ class ConversationStore:
         with self._changing("saving the answer"):
             cursor = self._connection.execute(
                 "UPDATE messages SET text = ?, thinking = ?, status = ?, stats = ? WHERE id = ?",
-                (storable(text), storable(thinking), status, _stats_json(stats), message_id),
+                (storable(text), storable(thinking), status, stats.as_json() if stats else None, message_id),
             )
             if cursor.rowcount == 0:
                 return None
@@ -361,7 +339,7 @@ def _message(row: tuple[Any, ...]) -> Message:
         thinking=thinking,
         status=_status(status),
         created_at=_time(created_us),
-        stats=_stats(stats),
+        stats=AnswerStats.from_json(stats) if stats else None,
     )
 
 
@@ -375,16 +353,3 @@ def _status(value: str) -> MessageStatus:
 def _interrupted(message: Message) -> Message:
     writing = message.status is MessageStatus.WRITING
     return replace(message, status=MessageStatus.INTERRUPTED) if writing else message
-
-
-def _stats_json(stats: AnswerStats | None) -> str | None:
-    return json.dumps(asdict(stats)) if stats else None
-
-
-def _stats(text: str | None) -> AnswerStats | None:
-    """None also for figures of a newer version that lack one of ours."""
-    if text is None:
-        return None
-    values = json.loads(text)
-    names = {field.name for field in fields(AnswerStats)}
-    return AnswerStats(**{name: values[name] for name in names}) if names <= values.keys() else None

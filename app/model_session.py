@@ -4,7 +4,7 @@ a load.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -225,7 +225,7 @@ class ModelSession(QObject):
         recent = with_recent_model(self._settings.current, path)
         self._settings.change(last_model=path, recent_models=recent)
         self.recent_models_changed.emit(list(recent))
-        for notice in summary.notices:
+        for notice in joined_by_code(summary.notices):
             self.notice_raised.emit(notice)
 
     @Slot(int, object)
@@ -261,6 +261,16 @@ class ModelSession(QObject):
     def _set_state(self, state: ModelState) -> None:
         self.state = state
         self.state_changed.emit(state)
+
+
+def joined_by_code(notices: Sequence[Notice]) -> list[Notice]:
+    """One notice for each code, since the window shows a second one of a code in place of the first."""
+    joined: dict[str, Notice] = {}
+    for notice in notices:
+        first = joined.get(notice.code)
+        message = notice.message if first is None else f"{first.message} {notice.message}"
+        joined[notice.code] = replace(first or notice, message=message)
+    return list(joined.values())
 
 
 def _ended_the_program(path: Path) -> Notice:

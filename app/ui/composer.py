@@ -69,7 +69,7 @@ class Composer(QFrame):
     @property
     def text(self) -> str:
         """What would be sent: what was typed, and below it what was pasted and is too long to show."""
-        parts = [self.edit.toPlainText(), self.chip.text]
+        parts = [self.edit.text, self.chip.text]
         text = "\n\n".join(part for part in parts if part.strip())
         # A clipboard can hold half a surrogate pair, which no file and no tokenizer takes.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -26,6 +26,8 @@ _SAME_KEY_SECONDS = 0.05
 LONG_CHARACTERS = 20_000
 LONG_LINES = 400
 _PADDING = 6  # pixels above and below the text
+# What a document has in place of line feeds; the last two stand for frames.
+_LINE_ENDS = {0x2028: "\n", 0x2029: "\n", 0xFDD0: "\n", 0xFDD1: "\n"}
 
 
 class MessageEdit(QPlainTextEdit):
@@ -54,6 +56,11 @@ class MessageEdit(QPlainTextEdit):
         self.document().documentLayout().documentSizeChanged.connect(self._fit_height)
         self.textChanged.connect(self._fit_height)
         self.apply_theme()
+
+    @property
+    def text(self) -> str:
+        """What stands in it. Qt's own toPlainText makes plain spaces of spaces that don't break."""
+        return self.document().toRawText().translate(_LINE_ENDS)
 
     @property
     def is_blank(self) -> bool:

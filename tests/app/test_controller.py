@@ -250,11 +250,17 @@ def test_what_a_template_rewrites_is_said_once_for_a_chat(qtbot, controller, eve
 def test_what_the_engine_notices_at_a_load_and_at_an_answer_is_told(
     qtbot, controller, events, script
 ) -> None:
-    script.summary_notices = (Notice("cpu", "The model runs on the CPU because no card was found."),)
+    script.summary_notices = (
+        Notice("cpu", "The model runs on the CPU because no card was found."),
+        Notice("ignored", "top_k was left out.", "Correct the file."),
+        Notice("ignored", "top_p was left out.", "Correct the file."),
+    )
     script.finish_notices = (Notice("context-full", "The context is full."),)
     start(qtbot, controller)
     send(qtbot, controller, "Hi")
-    assert codes(events) == ["cpu", "context-full"]
+    assert codes(events) == ["cpu", "ignored", "context-full"]
+    (both,) = [event[1] for event in only(events, "notice_raised") if event[1].code == "ignored"]
+    assert both == Notice("ignored", "top_k was left out. top_p was left out.", "Correct the file.")
 
 
 # Messages that can't be sent keep their text

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton, QToolButton
 
+from app.ui import severity
 from app.ui.banner import Banner, BannerStack
 from app.ui.severity import Severity, severity_of
 from engine.errors import EngineError
@@ -101,6 +104,14 @@ def test_details_stay_closed_until_asked_for(stack: BannerStack, qtbot) -> None:
 
 def test_what_is_not_known_by_its_code_is_never_played_down() -> None:
     assert severity_of("a-code-of-a-later-version") is Severity.WARNING
+
+
+def test_every_code_whose_look_is_known_is_one_that_is_raised() -> None:
+    root = Path(severity.__file__).parents[2]
+    files = [path for name in ("app", "engine") for path in (root / name).rglob("*.py")]
+    files.remove(Path(severity.__file__))
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
+    assert [code for code in severity._ERRORS | severity._INFOS if f'"{code}"' not in source] == []
 
 
 OWN_ERRORS = [kind for kind in EngineError.__subclasses__() if kind.__module__ == EngineError.__module__]

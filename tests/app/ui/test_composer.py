@@ -89,6 +89,13 @@ def test_what_is_typed_while_a_text_is_being_saved_stays(composer: Composer, sen
     assert composer.text == "and more"
 
 
+def test_spaces_that_do_not_break_stay_what_they_are(composer: Composer, sent: list[str]) -> None:
+    text = "10\u00a0km\u202fet «\u00a0mots\u00a0»\nline two"
+    composer.set_text(text)
+    QTest.keyClick(composer.edit, Qt.Key.Key_Return)
+    assert sent == [text]
+
+
 @pytest.mark.parametrize("key", ENTERS)
 def test_shift_enter_begins_a_line(composer: Composer, sent: list[str], key) -> None:
     QTest.keyClicks(composer.edit, "a")

@@ -1,0 +1,39 @@
+"""Figures come back from disk as they were, and damaged ones never keep a conversation from opening."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.answer_stats import AnswerStats
+
+STATS = AnswerStats(12, 3, 0.5, 40, 2.0, "end", "cpu")
+
+
+def test_figures_come_back_as_they_were() -> None:
+    assert AnswerStats.from_json(STATS.as_json()) == STATS
+
+
+def test_fields_of_a_newer_version_are_passed_over() -> None:
+    assert AnswerStats.from_json(json.dumps(json.loads(STATS.as_json()) | {"joules": 3})) == STATS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "3", "null", "{}", '{"prompt_tokens": 1}', "NaN"],
+    ids=lambda text: text or "empty",
+)
+def test_what_holds_no_figures_gives_none(text: str) -> None:
+    assert AnswerStats.from_json(text) is None
+
+
+@pytest.mark.parametrize("value", ["many", None, True, [1], float("nan"), float("inf")])
+def test_a_figure_that_is_no_number_gives_none(value: object) -> None:
+    assert AnswerStats.from_json(json.dumps(json.loads(STATS.as_json()) | {"decode_tokens": value})) is None
+
+
+def test_rates_of_nothing_are_zero() -> None:
+    nothing = AnswerStats(0, 0, 0.0, 0, 0.0, "cancelled", "cpu")
+    assert (nothing.decode_tokens_per_second, nothing.prefill_tokens_per_second) == (0.0, 0.0)
+    assert (STATS.decode_tokens_per_second, STATS.prefill_tokens_per_second) == (20.0, 18.0)
