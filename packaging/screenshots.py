@@ -2,7 +2,7 @@
 
     python packaging/screenshots.py MODEL [--out docs/images] [--size 1100x740] [--dark]
 
-Writes empty.png, card.png, loading.png, answer.png and error.png (with --dark: empty-dark.png, …). On a
+Writes empty.png, card.png, loading.png, mid-answer.png and error.png (with --dark: empty-dark.png, …). On a
 machine without a screen, start it under a virtual X server: `xvfb-run -s "-screen 0 1600x1200x24" python …`.
 Nothing of the person's own settings or conversations is read or changed.
 """
@@ -100,7 +100,7 @@ class Photographer:
 
         self._window.chat.send_requested.emit(QUESTION)
         self._wait(self._controller.answer_extended, enough)
-        self.take("answer")
+        self.take("mid-answer")
         self._controller.stop_answer()
         self._wait(self._controller.answer_finished)
 
