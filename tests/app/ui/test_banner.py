@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton, QToolButton
+from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton, QToolButton, QVBoxLayout, QWidget
 
 from app.ui import severity
 from app.ui.banner import Banner, BannerStack
 from app.ui.severity import Severity, severity_of
+from app.ui.wrapped_label import WrappedLabel
 from engine.errors import EngineError
 from engine.notices import Notice
 
@@ -85,6 +86,25 @@ def test_markup_in_a_file_name_is_shown_as_text(stack: BannerStack) -> None:
     labels = [label for label in stack.findChildren(QLabel) if "<b>" in label.text()]
     assert labels
     assert all(label.textFormat() == Qt.TextFormat.PlainText for label in labels)
+
+
+@pytest.mark.parametrize("width", [380, 900])
+def test_every_line_of_a_notice_is_seen_and_the_close_button_too(qtbot, width: int) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    stack = BannerStack()
+    column = QVBoxLayout(window)
+    column.addWidget(stack)
+    column.addWidget(QWidget(), 1)
+    window.resize(width, 600)
+    window.show()
+    stack.show_notice(notice("a", "A sentence that is longer than one line of a narrow window. " * 3))
+    stack.show_notice(notice("b", "/folder/" + "x" * 300))
+    qtbot.waitUntil(lambda: all(banner.height() > 20 for banner in stack.findChildren(Banner)))
+    for label in stack.findChildren(WrappedLabel):
+        assert label.height() >= label.heightForWidth(label.width()), label.text()
+    for button in stack.findChildren(QToolButton):
+        assert window.rect().contains(button.mapTo(window, button.rect().center()))
 
 
 def test_details_stay_closed_until_asked_for(stack: BannerStack, qtbot) -> None:
