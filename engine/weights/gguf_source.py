@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,9 @@ class GgufSource:
             name: TensorInfo(tensor.shape, tensor.dtype, tensor.num_bytes, tensor.name)
             for name, tensor in self._tensors.items()
         }
+
+    def files(self) -> Sequence[WeightFile]:
+        return (self._file,)
 
     def read_raw(self, tensor: GgufTensor) -> bytes:
         """The bytes of a small tensor, as they are in the file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +49,9 @@ class SafetensorsSource:
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return {name: entry.info for name, entry in self._entries.items()}
+
+    def files(self) -> Sequence[WeightFile]:
+        return sorted(self._files, key=lambda file: file.path.name)
 
     def read(self, name: str) -> torch.Tensor:
         import torch

@@ -9,9 +9,11 @@ every format.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from engine.weights.weight_file import WeightFile
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +42,9 @@ class TensorSource(Protocol):
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every tensor that belongs to the language model, by canonical name. Reads nothing."""
+
+    def files(self) -> Sequence[WeightFile]:
+        """The open files, in the order of their names."""
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor on the CPU, contiguous and the caller's own: as stored (bfloat16, float16, float32);
