@@ -132,7 +132,8 @@ class AnswerSession(QObject):
     def _on_failed(self, request_id: int, notice: Notice) -> None:
         if request_id == self._request_id:
             self.notice_raised.emit(notice)
-            self._end(MessageStatus.FAILED, None)
+            # Nothing was measured, but the reason stays with the answer when the notice is dismissed.
+            self._end(MessageStatus.FAILED, AnswerStats(0, 0, 0.0, 0, 0.0, notice.message, self._device))
 
     def _end(self, status: MessageStatus, stats: AnswerStats | None) -> None:
         self._request_id = None

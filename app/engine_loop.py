@@ -39,7 +39,7 @@ from app.engine_commands import (
 from app.faults import notice_from
 from app.prompt import chat_messages
 from engine.config import EngineConfig
-from engine.errors import Cancelled, EngineError, OutOfMemoryError
+from engine.errors import Cancelled, ContextFullError, EngineError, OutOfMemoryError
 from engine.generation import (
     DecodeStats,
     Finished,
@@ -157,6 +157,8 @@ class EngineLoop:
                 answer.write(self._engine)
         except Cancelled:
             answer.finish_cancelled()
+        except ContextFullError as error:
+            answer.fail(replace(notice_from(error, doing="answering"), hint=BEGIN_ANEW))
         except EngineError as error:
             answer.fail(notice_from(error, doing="answering"))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
@@ -184,6 +186,7 @@ class EngineLoop:
             self._report(NoticeRaised(notice_from(error, doing="unloading the model")))
 
 
+BEGIN_ANEW = "Begin a new chat: this one has grown longer than what the model can keep in view."
 NO_MODEL = Notice("no-model", "No model is loaded.", "Choose a model, then send the message again.")
 
 

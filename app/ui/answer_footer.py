@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.conversations import AnswerStats, Message, MessageStatus
 from app.ui.copy_button import CopyButton
@@ -41,7 +40,7 @@ def ending(message: Message) -> str:
 def figures(message: Message) -> str:
     """Tokens, speed, what was reused of the prompt, and the device; "" when nothing was measured."""
     stats = message.stats
-    if stats is None:
+    if stats is None or not (stats.prompt_tokens or stats.decode_tokens):
         return ""
     wrote = bool(message.text or message.thinking)
     parts = [
@@ -80,8 +79,7 @@ class AnswerFooter(QWidget):
     def __init__(self, text: Callable[[], str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._copy = CopyButton(text, "Copy answer", self)
-        self._ending = QLabel(self)
-        self._ending.setTextFormat(Qt.TextFormat.PlainText)
+        self._ending = ElidedLabel("", self)
         self._figures = ElidedLabel("", self)
         set_role(self._figures, "small")
 

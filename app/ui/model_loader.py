@@ -114,6 +114,8 @@ class ModelLoader(QWidget):
                 self.card.show_unseen(state.path)
             self.card.show_loading(state.progress, working_model=_name(state))
             self.card.show()
+            if before.phase is not ModelPhase.LOADING:
+                self._reveal_card()  # its progress and Cancel stand at its end
         elif before.phase is ModelPhase.LOADING:
             if state.phase is ModelPhase.READY and state.path == before.path:
                 self.card.hide()  # loaded: the chat takes over

@@ -231,6 +231,8 @@ def test_a_failed_answer_keeps_its_text_says_why_and_the_next_one_works(
     assert codes(events) == [code]
     conversation_id = controller.current_conversation_id
     assert on_disk(app_paths, conversation_id)[1] == ("assistant", "Hel", MessageStatus.FAILED)
+    (told,) = only(events, "notice_raised")
+    assert only(events, "answer_finished")[0][2].stats.finish_reason == told[1].message
     script.pieces = ["fine"]
     send(qtbot, controller, "again")
     assert on_disk(app_paths, conversation_id)[3] == ("assistant", "fine", MessageStatus.COMPLETE)

@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, Slot
 
 from app.conversations import Message, MessageStatus
 from app.engine_commands import AnswerDelta, GenerateCommand
+from app.engine_loop import BEGIN_ANEW
 from app.prompt import chat_messages
 from app.threads import running_threads
 from app.worker import EngineWorker
@@ -284,6 +285,7 @@ def test_an_engine_that_fails_half_way_keeps_the_text_and_can_answer_again(
     with qtbot.waitSignal(worker.answer_failed) as failed:
         worker.generate(COMMAND)
     assert failed.args[1].code == code
+    assert (failed.args[1].hint == BEGIN_ANEW) is (code == "context-full"), "what a person in a chat can do"
     assert answer(events).text == "Hel"
     assert script.forgotten == forgotten
     script.pieces = ["fine"]

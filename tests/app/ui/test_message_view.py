@@ -493,6 +493,8 @@ def test_an_answer_without_a_word_claims_no_token_and_says_why_there_is_none() -
     assert ending(message("", stats=stats("end"))) == "the model had nothing to say"
     unread = AnswerStats(0, 0, 0.0, 0, 0.0, "cancelled", "cpu")
     assert explanation(unread) == "", "it was stopped before the conversation was read"
+    failed = message("Half", status=MessageStatus.FAILED, stats=replace(unread, finish_reason="No room."))
+    assert (ending(failed), figures(failed)) == ("failed: No room.", ""), "nothing was measured"
 
 
 def test_what_the_person_wrote_is_shown_as_it_was_written(qtbot, work: SlicedWork) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFileDialog, QLabel
+from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton
 
 from app.controller import ModelPhase, ModelState
 from app.ui.drop_target import model_path_of
@@ -287,6 +287,24 @@ def test_failed_load_says_why_and_that_the_model_before_goes_on(
     with qtbot.waitSignal(loader.load_requested) as asked:
         qtbot.mouseClick(loader.card.load_button, Qt.MouseButton.LeftButton)
     assert asked.args == [tmp_path], "trying again is one click"
+
+
+def test_cancel_is_in_sight_when_a_load_begins_in_a_low_window(
+    loader: ModelLoader, qtbot, tmp_path: Path
+) -> None:
+    loader.resize(600, 380)
+    loader.pick(tmp_path)
+    loader.show_report(report(tmp_path))
+
+    def is_in_sight(button: QPushButton) -> bool:
+        corner = button.mapTo(loader, button.rect().bottomLeft())
+        return button.isVisible() and loader.rect().contains(corner)
+
+    qtbot.waitUntil(lambda: is_in_sight(loader.card.load_button))
+    height = loader.card.height()
+    loader.set_model_state(loading(tmp_path, working="Old"))
+    qtbot.waitUntil(lambda: loader.card.height() > height)
+    qtbot.waitUntil(lambda: is_in_sight(loader.card.progress.cancel_button))
 
 
 def test_card_leaves_when_its_model_is_ready(loader: ModelLoader, tmp_path: Path) -> None:
