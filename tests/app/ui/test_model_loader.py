@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton
 
 from app.controller import ModelPhase, ModelState
@@ -301,6 +301,9 @@ def test_cancel_is_in_sight_when_a_load_begins_in_a_low_window(
         return button.isVisible() and loader.rect().contains(corner)
 
     qtbot.waitUntil(lambda: is_in_sight(loader.card.load_button))
+    timer = QTimer()
+    with qtbot.waitSignal(timer.timeout):  # the card was revealed by a timer that began before this one
+        timer.start(10)
     loader.card.load_button.clearFocus()  # Qt scrolls by itself where the focus goes on from a hidden button
     height = loader.card.height()
     loader.set_model_state(loading(tmp_path, working="Old"))
