@@ -4,9 +4,9 @@
 
 Both compute in float32 with a cache of their own; transformers uses its `sdpa` attention. transformers gets
 the very tensors that this engine reads (dequantised where the file is quantised), so both must choose the
-same tokens, and the program fails if they don't. Runs alternate, and medians are compared, so what else the
-machine does meets both. Prefill is timed to the logits after the last token; decoding is greedy. Needs
-`transformers`, which the project itself never uses. The last line is one JSON object.
+same tokens, and the program fails if they don't. They run in turns, token by token, and medians are compared,
+so what else the machine does meets both alike. Prefill is timed to the logits after the last token; decoding
+is greedy. Needs `transformers`, which the project itself never uses. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -17,64 +17,75 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import transformers
-
-from engine.cpu.backend import CpuBackend
 from engine.model_folder import ModelFolder, open_model
-from engine.models.spec import ModelSpec
+from engine.models.spec import DenseSpec, ModelSpec
 from engine.runtime import default_threads, prepare_runtime
 
+if TYPE_CHECKING:  # torch is imported as the program does it: by prepare_runtime
+    import transformers
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds for the prompt and for each token after it, and the tokens that were chosen."""
-
-    prefill: float
-    per_token: float
-    ids: list[int]
+    from engine.cpu.backend import CpuBackend
 
 
-def run(
-    prefill: Callable[[list[int]], int], step: Callable[[int], int], prompt: list[int], new: int
-) -> Timing:
-    """`prefill` and `step` return the most probable next token."""
-    began = time.perf_counter()
-    ids = [prefill(prompt)]
-    prefill_seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    while len(ids) <= new:
-        ids.append(step(ids[-1]))
-    return Timing(prefill_seconds, (time.perf_counter() - began) / new, ids)
+Choose = Callable[[list[int]], int]
+"""Runs ids behind those it was given before and returns the most probable next one."""
 
 
-def run_engine(backend: CpuBackend, prompt: list[int], new: int) -> Timing:
+@dataclass
+class Timings:
+    """Seconds for each prompt and for each token after one, and the tokens that were chosen last."""
+
+    prefill: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    def take(self, choose: Choose, ids: list[int], times: list[float]) -> None:
+        began = time.perf_counter()
+        chosen = choose(ids)
+        times.append(time.perf_counter() - began)
+        self.ids.append(chosen)
+
+
+def run_both(sides: list[tuple[Timings, Choose]], prompt: list[int], new: int) -> None:
+    """One answer from each, in turns token by token: what else the machine does meets both alike."""
+    for timings, choose in sides:
+        timings.ids.clear()
+        timings.take(choose, prompt, timings.prefill)
+    for _ in range(new):
+        for timings, choose in sides:
+            timings.take(choose, timings.ids[-1:], timings.steps)
+
+
+def engine_run(backend: CpuBackend) -> Choose:
     cache = backend.new_cache()
-
-    def choose(ids: list[int]) -> int:
-        return int(backend.forward(ids, cache).argmax())
-
-    return run(choose, lambda token: choose([token]), prompt, new)
+    return lambda ids: int(backend.forward(ids, cache).argmax())
 
 
-def run_transformers(model: transformers.LlamaForCausalLM, prompt: list[int], new: int) -> Timing:
-    cache = transformers.DynamicCache(config=model.config)
+def transformers_run(model: transformers.LlamaForCausalLM) -> Choose:
+    import torch
+    from transformers import DynamicCache
 
+    cache = DynamicCache(config=model.config)
+
+    @torch.inference_mode()
     def choose(ids: list[int]) -> int:
         out = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1)
         return int(out.logits[0, -1].argmax())
 
-    with torch.inference_mode():
-        return run(choose, lambda token: choose([token]), prompt, new)
+    return choose
 
 
 def transformers_model(folder: ModelFolder) -> transformers.LlamaForCausalLM:
     """Llama with our tensors. Settings that plain Llama doesn't have are refused, not dropped."""
+    from transformers import LlamaForCausalLM
+
     spec = folder.spec
-    model = transformers.LlamaForCausalLM(llama_config(spec)).eval()
+    model = LlamaForCausalLM(llama_config(spec)).eval()
     state = {}
     for parameter in folder.parameters:
         for piece in parameter.pieces:
@@ -88,13 +99,14 @@ def transformers_model(folder: ModelFolder) -> transformers.LlamaForCausalLM:
 
 
 def llama_config(spec: ModelSpec) -> transformers.LlamaConfig:
-    layer = spec.layers[0]
-    attention, dense = layer.attention, layer.feed_forward
-    if spec.family != "Llama" or attention.rope.kind != "default":
+    from transformers import LlamaConfig
+
+    attention, dense = spec.layers[0].attention, spec.layers[0].feed_forward
+    if spec.family != "Llama" or attention.rope.kind != "default" or not isinstance(dense, DenseSpec):
         raise SystemExit(
             "this benchmark compares models of the Llama family without scaled rotary embeddings"
         )
-    return transformers.LlamaConfig(
+    return LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
         intermediate_size=dense.intermediate_size,
@@ -122,36 +134,31 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64, help="tokens decoded after it")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    transformers.logging.set_verbosity_error()
     prepare_runtime(options.threads)
+    import transformers
 
+    from engine.cpu.backend import CpuBackend
+
+    transformers.logging.set_verbosity_error()
     folder = open_model(options.model)
     backend = CpuBackend.load(folder.spec, folder.parameters, folder.tensors)
     model = transformers_model(folder)
     folder.tensors.close()
     prompt = random.Random(0).choices(range(folder.spec.vocab_size), k=options.prompt)
 
-    run_engine(backend, prompt, 4)  # both warm up
-    run_transformers(model, prompt, 4)
-    ours, theirs = [], []
+    run_both([(Timings(), engine_run(backend)), (Timings(), transformers_run(model))], prompt, 4)  # warm up
+    ours, theirs = Timings(), Timings()
     for repeat in range(options.repeats):
-        theirs.append(run_transformers(model, prompt, options.new))
-        ours.append(run_engine(backend, prompt, options.new))
-        if ours[-1].ids != theirs[-1].ids:
-            raise SystemExit(f"the tokens differ: {ours[-1].ids} against {theirs[-1].ids}")
-        print(
-            f"run {repeat}: prefill {ours[-1].prefill:.3f} s against {theirs[-1].prefill:.3f} s, "
-            f"decode {ours[-1].per_token * 1e3:.1f} ms against {theirs[-1].per_token * 1e3:.1f} ms a token"
-        )
+        run_both([(theirs, transformers_run(model)), (ours, engine_run(backend))], prompt, options.new)
+        if ours.ids != theirs.ids:
+            raise SystemExit(f"the tokens differ: {ours.ids} against {theirs.ids}")
+        print(f"run {repeat}: prefill {ours.prefill[-1]:.3f} s against {theirs.prefill[-1]:.3f} s")
     print(json.dumps(result(options, ours, theirs)))
 
 
-def result(options: argparse.Namespace, ours: list[Timing], theirs: list[Timing]) -> dict[str, object]:
-    def median(runs: list[Timing], field: str) -> float:
-        return statistics.median(getattr(timing, field) for timing in runs)
-
-    prefill, prefill_theirs = median(ours, "prefill"), median(theirs, "prefill")
-    decode, decode_theirs = median(ours, "per_token"), median(theirs, "per_token")
+def result(options: argparse.Namespace, ours: Timings, theirs: Timings) -> dict[str, object]:
+    prefill, prefill_theirs = statistics.median(ours.prefill), statistics.median(theirs.prefill)
+    step, step_theirs = statistics.median(ours.steps), statistics.median(theirs.steps)
     return {
         "model": options.model.name,
         "threads": options.threads,
@@ -161,12 +168,12 @@ def result(options: argparse.Namespace, ours: list[Timing], theirs: list[Timing]
         "prefill_tokens_per_second": options.prompt / prefill,
         "prefill_tokens_per_second_transformers": options.prompt / prefill_theirs,
         "prefill_ratio": prefill_theirs / prefill,
-        "decode_tokens_per_second": 1 / decode,
-        "decode_tokens_per_second_transformers": 1 / decode_theirs,
-        "decode_ratio": decode_theirs / decode,
+        "decode_milliseconds_per_token": step * 1e3,
+        "decode_milliseconds_per_token_transformers": step_theirs * 1e3,
+        "decode_ratio": step_theirs / step,
         "same_tokens": True,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
     }
 
 

@@ -4,6 +4,8 @@ A prompt of N tokens never makes an N x N matrix: queries run in blocks of one p
 its own end. Blocks are cut at absolute positions, so a prompt that is read in pieces cut at page borders goes
 through the very same products as one that is read whole. On two cores that is also faster than one causal
 call over 512 tokens (3.0 against 4.1 ms for 9 heads of 64), because half of the keys are never touched.
+
+Heads that share keys are an axis of their own, along which keys and values have stride 0: nothing is copied.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ PAGE = 64  # tokens
 def attend_one(
     spec: AttentionSpec, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor:
-    """q (1, A * D) over keys and values (G, L, D), the last of which is its own -> (1, A * D).
-
-    The A / G queries that share a key head are the rows of one product: keys and values aren't expanded.
-    """
+    """q (1, A * D) over keys and values (G, L, D), the last of which is its own -> (1, A * D)."""
     if spec.window is not None:
         keys, values = keys[:, -spec.window :], values[:, -spec.window :]
-    grouped = q.view(spec.num_kv_heads, -1, spec.head_dim)  # (G, A / G, D)
-    weights = torch.bmm(grouped, keys.transpose(1, 2)).mul_(spec.scale).softmax(-1)  # (G, A / G, L)
-    return torch.bmm(weights, values).view(1, -1)
+    shape = (spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, keys.shape[1], spec.head_dim)
+    out = F.scaled_dot_product_attention(
+        q.view(*shape[:2], 1, spec.head_dim),  # (G, A / G, 1, D)
+        keys[:, None].expand(shape),
+        values[:, None].expand(shape),
+        scale=spec.scale,
+    )
+    return out.reshape(1, -1)
 
 
 def attend_block(
