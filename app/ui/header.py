@@ -10,6 +10,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from app.controller import ModelPhase, ModelState
+from app.titles import one_line
 from app.ui.elided_label import ElidedLabel
 from app.ui.icons import icon
 from app.ui.load_progress import progress_sentence
@@ -94,14 +95,14 @@ def _chip_words(state: ModelState) -> tuple[str, str, str, str]:
     if state.phase is ModelPhase.NONE:
         return "Choose a model", "", "", "Choose a model to chat with"
     if state.phase is ModelPhase.READY:
-        return "", state.name, "", f"{state.name} is ready; choose another model"
+        return "", one_line(state.name), "", f"{state.name} is ready; choose another model"
     fraction = state.progress.fraction if state.progress is not None else None
     percent = f" · {fraction:.0%}" if fraction is not None else " …"
     tooltip = f"{progress_sentence(state.progress)}; show the progress"
     if state.summary is not None:
         tooltip = f"{state.summary.name} stays loaded until it is ready. {tooltip}"
     name = shown_name(state.path) if state.path is not None else state.name
-    return "Loading ", name, percent, tooltip
+    return "Loading ", one_line(name), percent, tooltip
 
 
 class Header(QWidget):

@@ -38,7 +38,6 @@ _MIN_SIZE = QSize(640, 460)
 _SIDEBAR_WIDTH = 250
 _SIDEBAR_MIN = 170
 _WRITE_ANYWAY = "You can write already; it stays until it is sent."
-_REFUSALS = ("answer-in-progress", "empty-message", "model-loading", "no-model")  # of a message
 
 
 class MainWindow(QMainWindow):
@@ -55,6 +54,7 @@ class MainWindow(QMainWindow):
         self.closed_cleanly = True  # False after a close: a thread did not end in time
         self._summaries: dict[str, ConversationSummary] = {}
         self._answering_in: str | None = None  # the conversation in which an answer is being written
+        self._refusals: set[str] = set()  # codes of the notices that say why a message was not sent
         self._model_state = controller.model_state
         self._watched_handle: QObject | None = None
         self._has_been_exposed = False
@@ -329,8 +329,9 @@ class MainWindow(QMainWindow):
 
     def _on_send_accepted(self, text: str) -> None:
         self.chat.accept_send(text)
-        for code in _REFUSALS:
+        for code in self._refusals:
             self.banners.dismiss(code)  # what it asked for has been done
+        self._refusals.clear()
 
     def _on_notice_raised(self, notice: Notice) -> None:
         if notice.code not in STANDING_CODES:
@@ -338,6 +339,7 @@ class MainWindow(QMainWindow):
 
     def _on_send_rejected(self, text: str, notice: Notice) -> None:
         self.chat.reject_send(text)
+        self._refusals.add(notice.code)
         self.show_notice(notice)
 
     def _check_recent_models(self, paths: Sequence[Path]) -> None:

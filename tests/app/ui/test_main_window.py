@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import threading
@@ -462,6 +463,16 @@ def test_window_fits_a_small_screen_with_long_names(window: MainWindow, qtbot, t
     assert window.minimumSizeHint().width() <= 640
     assert window.minimumSizeHint().height() <= 460
     assert window.width() == 640
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_name_with_line_breaks_and_turned_writing_stays_on_one_line(
+    window: MainWindow, qtbot, tmp_path: Path
+) -> None:
+    folder = tmp_path / "two\nlines \u202eturned"
+    shutil.copytree(TINY, folder)
+    load(qtbot, window, folder)
+    assert window.header.chip.text().strip() == "two lines turned"
 
 
 def test_shortcuts_are_distinct_and_shown(window: MainWindow) -> None:

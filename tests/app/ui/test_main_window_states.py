@@ -11,7 +11,7 @@ from PySide6.QtTest import QSignalSpy
 from PySide6.QtWidgets import QApplication, QDialog, QLineEdit
 
 from app.controller import ModelPhase
-from app.conversations import ConversationStore
+from app.conversations import ConversationStore, StoreError
 from app.ui import dialogs
 from app.ui.main_window import MainWindow
 
@@ -87,6 +87,27 @@ def test_model_can_be_unloaded_to_make_room_and_loaded_again(
     wait_for_end(qtbot, answering)
     answering.controller.load_model(model_folder)
     qtbot.waitUntil(unload.isEnabled)
+
+
+def test_notice_of_a_message_that_was_not_saved_leaves_when_it_is(
+    window: MainWindow, qtbot, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments, **_options) -> None:
+        raise StoreError("disk-full", "Saving the message failed: the disk is full.", "Free some space.")
+
+    window.controller.load_model(model_folder)
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
+    window.chat.composer.set_text("Hi")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(ConversationStore, "begin_exchange", full)
+        with qtbot.waitSignal(window.controller.send_rejected):
+            window.chat.composer.button.click()
+    assert [notice.code for notice in window.banners.notices()] == ["disk-full"]
+    assert window.chat.composer.text == "Hi"
+    with qtbot.waitSignal(window.controller.answer_finished):
+        window.chat.composer.button.click()
+    assert window.banners.notices() == ()
+    assert window.chat.composer.text == ""
 
 
 def test_question_that_stands_open_ends_with_the_window(window: MainWindow) -> None:
