@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Iterable, Mapping
@@ -13,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from engine.foreign_files import file_error
 from engine.weights.strip_file import DTYPES, StripFile, StripFileError, StripKey
 from engine.weights.strip_writer import StripFileWriter
 from engine.weights.strips import Strip
+from engine.weights.weight_file import WeightFile
 
 KEY = StripKey(model="0123abcd", bits=4, group=32, quantiser_version=1, calibration="text-1")
 
@@ -218,6 +221,21 @@ def test_a_file_that_shrinks_while_it_is_open_is_noticed(tmp_path: Path) -> None
     with pytest.raises(StripFileError, match="has become shorter"):
         file.read_tensor("t")
     file.close()
+
+
+def test_a_disk_that_can_not_read_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "made.safetensors", SMALL)
+    file = StripFile(path, KEY)
+
+    def fail(self: WeightFile, buffer: memoryview, offset: int) -> None:
+        raise file_error(self.path, OSError(errno.EIO, "Input/output error"))
+
+    monkeypatch.setattr(WeightFile, "read_into", fail)
+    with pytest.raises(StripFileError, match=r"the disk reports an error$"):
+        file.read_tensor("norm")
+    file.close()
+    with pytest.raises(StripFileError, match=r"the disk reports an error$"):
+        StripFile(path, KEY)
 
 
 @pytest.mark.parametrize(
