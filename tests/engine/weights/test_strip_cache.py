@@ -23,6 +23,9 @@ from engine.weights.strip_cache import MAX_LIMIT_BYTES, StripCache, default_limi
 from engine.weights.strip_file import StripFileError, StripKey
 from engine.weights.strips import Strip
 
+if sys.platform != "win32":
+    import fcntl
+
 LIMIT = 10**9
 NAMES = ("layers.0.qkv", "norm")
 
@@ -251,6 +254,28 @@ def test_strips_that_another_program_removes_while_they_are_written_are_told(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such locks there")
+@pytest.mark.parametrize(("removals", "kept"), [(1, True), (100, False)])
+def test_a_new_file_that_is_tidied_away_before_it_is_locked_is_made_again(
+    removals: int, kept: bool, cache: StripCache, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process does that starts in the same instant."""
+    real_lock, left = fcntl.flock, [removals]
+
+    def lock(descriptor: int, operation: int) -> None:
+        if left[0] > 0:
+            left[0] -= 1
+            for name in files_in(root):
+                (root / name).unlink()
+        real_lock(descriptor, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lock)
+        assert keep(cache, key_of(), 1) == kept
+    assert value_in(cache, key_of()) == (1 if kept else None)
+    assert len(files_in(root)) == int(kept)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such locks there")
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_file_systems_without_locks_will_do(
     error: int, cache: StripCache, root: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,7 +283,7 @@ def test_file_systems_without_locks_will_do(
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     assert keep(cache, key_of("a"), 1)
     assert value_in(cache, key_of("a")) == 1
     tight = StripCache(root, cache.path(key_of("a")).stat().st_size)
@@ -355,11 +380,14 @@ def test_what_is_open_is_not_removed(root: Path) -> None:
     assert (value_in(tight, key_of("a")), value_in(tight, key_of("b"))) == (None, 2)
 
 
-def test_a_file_may_take_the_place_of_its_older_self_under_a_tight_limit(root: Path) -> None:
-    keep(StripCache(root, LIMIT), key_of(), 1)
-    tight = StripCache(root, StripCache(root, LIMIT).path(key_of()).stat().st_size)
-    assert keep(tight, key_of(), 2)
-    assert value_in(tight, key_of()) == 2
+def test_a_file_that_takes_the_place_of_its_older_self_costs_no_other(root: Path) -> None:
+    cache = StripCache(root, LIMIT)
+    keep(cache, key_of("a"), 1)
+    age(cache, key_of("a"), 100)
+    keep(cache, key_of("b"), 2)
+    tight = StripCache(root, 2 * cache.path(key_of("a")).stat().st_size)
+    assert keep(tight, key_of("b"), 3)
+    assert (value_in(tight, key_of("a")), value_in(tight, key_of("b"))) == (1, 3)
 
 
 def test_strips_beyond_the_limit_stop_being_written_at_once(root: Path) -> None:
