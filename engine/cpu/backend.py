@@ -8,15 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from engine.backend import Cache
-from engine.cpu.attention import PAGE, CausalMasks, attend_block, attend_one
+from engine.cpu.attention import PAGE
 from engine.cpu.kv_cache import KvCache
-from engine.cpu.model import AttentionWeights, DenseWeights, ModelWeights, build_weights
-from engine.cpu.moe import mixture
-from engine.cpu.ops import rms_norm, swiglu
-from engine.cpu.rope import RopeTable, rotate_
+from engine.cpu.layers import LayerRunner
+from engine.cpu.model import ModelWeights, build_weights
+from engine.cpu.ops import rms_norm
 from engine.cpu.weights import load_parameters
 from engine.errors import Cancelled
-from engine.models.spec import ModelSpec, Parameter, RopeSpec
+from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
 from engine.weights.source import TensorSource
@@ -38,8 +37,7 @@ class CpuBackend:
         self.description = f"CPU, {torch.get_num_threads()} threads, float32"
         self.weight_bytes = weights.num_bytes
         self._weights = weights
-        self._rope: dict[RopeSpec, RopeTable] = {}
-        self._masks: dict[int | None, CausalMasks] = {}
+        self._runner = LayerRunner(spec.norm_eps)
 
     @classmethod
     def load(
@@ -94,49 +92,13 @@ class CpuBackend:
     ) -> torch.Tensor:
         """tokens (T,) -> hidden states (T, H) behind the last layer; the cache is longer by T afterwards."""
         hidden = self._weights.embedding.rows(tokens)
-        eps = self.spec.norm_eps
         for index, layer in enumerate(self._weights.layers):
             if cancel is not None and cancel.is_set():
                 raise Cancelled
-            hidden.add_(self._attention(index, layer.attention, hidden, cache))
-            x = rms_norm(hidden, layer.feed_forward_norm, eps)
-            feed_forward = layer.feed_forward
-            if isinstance(feed_forward, DenseWeights):
-                hidden.add_(feed_forward.down(swiglu(feed_forward.gate_up(x))))
-            else:
-                hidden.add_(mixture(feed_forward, x))
+            self._runner.run(layer, hidden, cache=cache, index=index)
         cache.commit(tokens.shape[0])
         return hidden
-
-    def _attention(
-        self, index: int, weights: AttentionWeights, hidden: torch.Tensor, cache: KvCache
-    ) -> torch.Tensor:
-        """hidden (T, H) -> what attention adds to it (T, H); keys and values are written to the cache."""
-        spec, eps = weights.spec, self.spec.norm_eps
-        num_tokens, start = hidden.shape[0], cache.length
-        fused = weights.qkv(rms_norm(hidden, weights.norm, eps))  # (T, q_dim + 2 kv_dim)
-        heads = fused.view(num_tokens, -1, spec.head_dim)  # (T, A + 2G, D)
-        rotated = heads[:, : spec.num_heads + spec.num_kv_heads]  # queries and keys, (T, A + G, D)
-        if weights.qk_norm is not None:
-            rotated.copy_(rms_norm(rotated, weights.qk_norm, eps))
-        rotate_(rotated, *self._rope_table(spec.rope).rows(start, num_tokens))
-        cache.write(index, heads[:, spec.num_heads :].view(num_tokens, 2, -1, spec.head_dim))
-        keys, values = cache.rows(index, num_tokens)
-        q = fused[:, : spec.q_dim]
-        if num_tokens == 1:
-            return weights.output(attend_one(spec, q, keys, values))
-        return weights.output(attend_block(spec, q, keys, values, start, self._causal_masks(spec.window)))
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(T, H) -> (T, V)"""
         return self._weights.head(rms_norm(hidden, self._weights.final_norm, self.spec.norm_eps))
-
-    def _rope_table(self, rope: RopeSpec) -> RopeTable:
-        if rope not in self._rope:
-            self._rope[rope] = RopeTable(rope)
-        return self._rope[rope]
-
-    def _causal_masks(self, window: int | None) -> CausalMasks:
-        if window not in self._masks:
-            self._masks[window] = CausalMasks(window)
-        return self._masks[window]

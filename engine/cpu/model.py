@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from engine.cpu.matrices import Embedding, Matrix, matrix
 from engine.cpu.moe import MoeWeights
+from engine.cpu.strip_matrix import StripMatrix
 from engine.models.spec import AttentionSpec, LayerSpec, ModelSpec, MoeSpec
+from engine.weights.strips import Strip
+
+Strips = Mapping[str, Sequence[Strip]]
+"""Strips by parameter name: one for a matrix, one for each expert of "experts.gate_up" and "experts.down"."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +50,44 @@ class ModelWeights:
     num_bytes: int
 
 
-def build_weights(spec: ModelSpec, tensors: Mapping[str, torch.Tensor]) -> ModelWeights:
-    """`tensors` by parameter name, as `engine.cpu.weights` loads them. A tied head is the embedding."""
+def build_weights(
+    spec: ModelSpec, tensors: Mapping[str, torch.Tensor], strips: Strips | None = None
+) -> ModelWeights:
+    """`tensors` by parameter name, and the `strips` that take the place of some of them, "head" among them
+    also where it is the embedding. A tied head without a strip is the embedding.
+    """
+    strips = {} if strips is None else strips
     embedding = Embedding(tensors["embed"])
+    if spec.tied_embeddings and "head" not in strips:
+        head = embedding.as_head()
+    else:
+        head = _matrices("head", tensors, strips)[0]
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(_layer(f"layers.{i}.", layer, tensors) for i, layer in enumerate(spec.layers)),
+        layers=tuple(build_layer(i, layer, tensors, strips=strips) for i, layer in enumerate(spec.layers)),
         final_norm=tensors["final_norm"],
-        head=embedding.as_head() if spec.tied_embeddings else matrix(tensors["head"]),
-        num_bytes=sum(tensor.nbytes for tensor in tensors.values()),
+        head=head,
+        num_bytes=sum(tensor.nbytes for tensor in tensors.values())
+        + sum(strip.nbytes for each in strips.values() for strip in each),
     )
 
 
-def _layer(prefix: str, layer: LayerSpec, tensors: Mapping[str, torch.Tensor]) -> LayerWeights:
+def build_layer(
+    index: int, layer: LayerSpec, tensors: Mapping[str, torch.Tensor], *, strips: Strips
+) -> LayerWeights:
+    """Layer number `index` of what `build_weights` takes."""
+    prefix = f"layers.{index}."
+
     def fused(name: str) -> Matrix:
-        return matrix(tensors[prefix + name], tensors.get(f"{prefix}{name}_bias"))
+        return _matrices(prefix + name, tensors, strips)[0]
 
     feed_forward: DenseWeights | MoeWeights
     if isinstance(layer.feed_forward, MoeSpec):
         feed_forward = MoeWeights(
             spec=layer.feed_forward,
             router=fused("router"),
-            gate_up=[matrix(expert) for expert in tensors[prefix + "experts.gate_up"]],
-            down=[matrix(expert) for expert in tensors[prefix + "experts.down"]],
+            gate_up=_matrices(f"{prefix}experts.gate_up", tensors, strips),
+            down=_matrices(f"{prefix}experts.down", tensors, strips),
         )
     else:
         feed_forward = DenseWeights(gate_up=fused("gate_up"), down=fused("down"))
@@ -79,6 +99,15 @@ def _layer(prefix: str, layer: LayerSpec, tensors: Mapping[str, torch.Tensor]) -
         output=fused("output"),
     )
     return LayerWeights(attention, tensors[prefix + "feed_forward_norm"], feed_forward)
+
+
+def _matrices(name: str, tensors: Mapping[str, torch.Tensor], strips: Strips) -> list[Matrix]:
+    """All matrices of one parameter: a stack (E, N, K) has E of them."""
+    bias = tensors.get(f"{name}_bias")
+    if name in strips:
+        return [StripMatrix(strip, bias) for strip in strips[name]]
+    weight = tensors[name]
+    return [matrix(each, bias) for each in (weight if weight.ndim == 3 else weight[None])]
 
 
 def _qk_norm(prefix: str, spec: AttentionSpec, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:

@@ -47,7 +47,7 @@ def load_parameters(
     tensors: dict[str, torch.Tensor] = {}
     on_progress(LoadProgress(LoadStage.WEIGHTS, 0, total))
     for parameter in parameters:
-        filler = _Filler(parameter, types[parameter.name])
+        filler = ParameterFiller(parameter, types[parameter.name])
         for piece in parameter.pieces:
             if cancel is not None and cancel.is_set():
                 raise Cancelled
@@ -63,7 +63,7 @@ def _choose_types(
 ) -> tuple[dict[str, torch.dtype], tuple[Notice, ...]]:
     """Float32 for everything if that fits; else matrices as they are stored, if that fits."""
     wide = {parameter.name: torch.float32 for parameter in parameters}
-    stored = {parameter.name: _stored_type(parameter, infos) for parameter in parameters}
+    stored = {parameter.name: stored_type(parameter, infos) for parameter in parameters}
     available = max(0, available_bytes() - RESERVE_BYTES)
     wide_bytes, stored_bytes = _num_bytes(parameters, wide), _num_bytes(parameters, stored)
     if wide_bytes <= available:
@@ -82,7 +82,7 @@ def _choose_types(
     return stored, (notice,)
 
 
-def _stored_type(parameter: Parameter, infos: Mapping[str, TensorInfo]) -> torch.dtype:
+def stored_type(parameter: Parameter, infos: Mapping[str, TensorInfo]) -> torch.dtype:
     """The 16-bit type that all pieces of a matrix share, else float32."""
     types = {_HALF_TYPES.get(infos[piece.source].dtype) for piece in parameter.pieces}
     shared = types.pop() if len(types) == 1 else None
@@ -97,7 +97,7 @@ def _num_bytes(parameters: Sequence[Parameter], types: Mapping[str, torch.dtype]
     return sum(size(parameter) for parameter in parameters)
 
 
-class _Filler:
+class ParameterFiller:
     """One parameter while its pieces come in, in order."""
 
     def __init__(self, parameter: Parameter, dtype: torch.dtype) -> None:

@@ -1,0 +1,131 @@
+"""Products with strips against their definition, by both paths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.cpu import strip_kernels as kernels_module
+from engine.cpu import strip_matrix as matrix_module
+from engine.cpu.strip_kernels import StripKernels, strip_kernels
+from engine.cpu.strip_matrix import StripMatrix
+from engine.weights.strips import Strip, dequantise, pack
+
+SHAPES = [(1, 32), (3, 96), (4, 288), (37, 576), (130, 256), (65, 1536)]
+TOKENS = [1, 2, 3, 16, 33, 65]
+
+
+def random_strip(rows: int, columns: int, *, bits: int, group: int = 32, offsets: bool = False) -> Strip:
+    limit = 8 if bits == 4 else 128
+    codes = torch.randint(1 - limit, limit, (rows, columns), dtype=torch.int8)
+    scales = torch.randn(rows, columns // group) / limit
+    shifts = torch.randn(rows, columns // group) if offsets else None
+    return Strip(bits, group, pack(codes) if bits == 4 else codes, scales, shifts)  # type: ignore[arg-type]
+
+
+def assert_is_product(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+    """Within 1e-6 of the sum of magnitudes, which is what rounding each step to float32 may cost."""
+    exact = x.double() @ weight.double().T
+    bound = 1e-6 * (x.double().abs() @ weight.double().abs().T) + 1e-30
+    assert y.shape == exact.shape
+    assert bool(((y - exact).abs() <= bound).all())
+
+
+@pytest.fixture(params=["kernels", "plain"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "plain":
+        monkeypatch.setattr(matrix_module, "strip_kernels", lambda: None)
+    else:
+        assert strip_kernels() is not None
+    return request.param
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_product_is_that_of_the_definition(
+    shape: tuple[int, int], bits: int, offsets: bool, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix_module, "_SCRATCH_BYTES", 4 * shape[1] * 16)  # sixteen rows at a time
+    strip = random_strip(*shape, bits=bits, offsets=offsets)
+    bias = torch.randn(shape[0])
+    for num_tokens in TOKENS:
+        x = torch.randn(num_tokens, shape[1])
+        assert_is_product(StripMatrix(strip)(x), x, dequantise(strip))
+        with_bias = StripMatrix(strip, bias)(x)
+        torch.testing.assert_close(with_bias, StripMatrix(strip)(x) + bias, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_wide_groups_share_their_scale(bits: int, num_tokens: int, path: str) -> None:
+    strip = random_strip(21, 768, bits=bits, group=256, offsets=True)
+    x = torch.randn(num_tokens, 768)
+    assert_is_product(StripMatrix(strip)(x), x, dequantise(strip))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("group", [32, 256])
+def test_widened_rows_are_the_definition_bit_for_bit(bits: int, offsets: bool, group: int) -> None:
+    strip = random_strip(19, 512, bits=bits, group=group, offsets=offsets)
+    out = torch.full((19, 512), torch.nan)
+    kernels = strip_kernels()
+    assert kernels is not None
+    kernels.widen(strip, out)
+    assert torch.equal(out, dequantise(strip))
+
+
+def test_every_code_has_its_value() -> None:
+    codes = torch.arange(-8, 8, dtype=torch.int8).repeat(2).view(1, 32)
+    for strip in (Strip(4, 32, pack(codes), torch.ones(1, 1)), Strip(8, 32, codes * 8, torch.ones(1, 1) / 8)):
+        y = torch.cat([StripMatrix(strip)(row[None]) for row in torch.eye(32)])
+        assert torch.equal(y[:, 0], codes[0].float())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("open_mp", [True, False])
+def test_a_row_has_the_same_bits_whoever_computes_it(threads: int, open_mp: bool) -> None:
+    """Also where torch's threads can't be had, as on Windows, and where there are fewer rows than shares."""
+    strip, x = random_strip(38, 288, bits=4), torch.randn(288)
+    compiled = strip_kernels()
+    assert compiled is not None
+    expected = torch.cat(
+        [compiled.dot(Strip(4, 32, strip.codes[i : i + 1], strip.scales[i : i + 1]), x) for i in range(38)]
+    )
+    kernels = compiled if open_mp else StripKernels(compiled.engine, None)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert torch.equal(kernels.dot(strip, x), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_rows_do_not_depend_on_how_many_there_are() -> None:
+    strip, x = random_strip(100, 576, bits=4), torch.randn(65, 576)
+    together = StripMatrix(strip)(x)
+    for count in (2, 7, 64):
+        assert torch.equal(StripMatrix(strip)(x[:count]), together[:count])
+
+
+def test_slices_of_a_wider_x_are_fine() -> None:
+    strip, x = random_strip(10, 64, bits=8), torch.randn(1, 128)
+    assert torch.equal(StripMatrix(strip)(x[:, 32:96]), StripMatrix(strip)(x[:, 32:96].clone()))
+
+
+def test_rows_of_zeros_give_zero() -> None:
+    for bits in (4, 8):
+        strip = Strip(
+            bits,
+            32,
+            torch.zeros(5, 64 * bits // 8, dtype=torch.uint8 if bits == 4 else torch.int8),
+            torch.ones(5, 2),
+        )  # type: ignore[arg-type]
+        for num_tokens in (1, 3):
+            assert not StripMatrix(strip)(torch.randn(num_tokens, 64)).any()
+
+
+def test_without_llvm_there_are_no_kernels_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kernels_module.sys.modules, "llvmlite.binding", None)
+    assert strip_kernels.__wrapped__() is None
