@@ -16,13 +16,14 @@ import math
 from typing import TYPE_CHECKING
 
 from engine.errors import ModelFileError, UnsupportedModelError
-from engine.weights.strips import Bits, Group, Strip, fits, pack
+from engine.weights.strips import Bits, Group, Strip, fits
 
 if TYPE_CHECKING:
     import torch
 
 _GROUP: Group = 32
 _WORD_BITS = 32  # codes lie in int32 words, the first in the lowest bits
+_SIGN_BITS = 0x88  # of both codes in a byte: c and c - 8 as two's complement differ in nothing else
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word each of eight neighbouring outputs lies
 
 _OTHER_FORM = "Pick the model's bf16 or fp16 folder, or a GGUF file."
@@ -44,8 +45,7 @@ def gptq_strip(
     """
     _check_words("qweight", qweight)
     _check_words("qzeros", qzeros)
-    codes = _unpacked(qweight.t().contiguous(), 4)
-    rows, columns = codes.shape
+    rows, columns = qweight.shape[1], qweight.shape[0] * 8
     scales = _turned(scales)
     size = _group_size(columns, _num_groups(scales, rows))
     if g_idx is not None:
@@ -53,7 +53,7 @@ def gptq_strip(
     zeros = _unpacked(qzeros, 4)
     if zeros_less_one:
         zeros = zeros.add_(1).bitwise_and_(15)
-    return _int4_strip(codes, scales, zeros.t())
+    return _int4_strip(_repacked(qweight.t()), scales, zeros.t())
 
 
 def awq_strip(qweight: torch.Tensor, qzeros: torch.Tensor | None, scales: torch.Tensor) -> Strip:
@@ -61,10 +61,10 @@ def awq_strip(qweight: torch.Tensor, qzeros: torch.Tensor | None, scales: torch.
     zero points are 8, scales (groups, N).
     """
     _check_words("qweight", qweight)
-    codes = _in_awq_order(_unpacked(qweight, 4)).t().contiguous()
-    rows, columns = codes.shape
+    rows, columns = qweight.shape[1] * 8, qweight.shape[0]
     scales = _turned(scales)
     _group_size(columns, _num_groups(scales, rows))
+    codes = _awq_repacked(qweight)
     if qzeros is None:
         return _int4_strip(codes, scales, None)
     _check_words("qzeros", qzeros)
@@ -86,11 +86,13 @@ def packed_strip(
     None where no strip holds the codes: 8 bits with both -128 and 127 in one group of 32. Such a matrix is
     dequantised (`packed_values`) and quantised anew.
     """
-    codes, scales, zeros = _unpacked_parts(packed, scales, zeros, g_idx, bits=bits, columns=columns)
-    _group_size(columns, scales.shape[1])
+    scales, zeros = _scales_and_zeros(packed, scales, zeros, bits=bits, columns=columns)
+    size = _group_size(columns, scales.shape[1])
+    if g_idx is not None and bool((g_idx >= 0).all()):  # -1 throughout where the inputs keep their order
+        _check_order(g_idx, columns, size)
     if bits == 4:
-        return _int4_strip(codes, scales, zeros)
-    return _int8_strip(codes, scales, zeros)
+        return _int4_strip(_repacked(packed), scales, zeros)
+    return _int8_strip(_unpacked(packed, 8), scales, zeros)
 
 
 def packed_values(
@@ -102,10 +104,11 @@ def packed_values(
     columns: int,
 ) -> torch.Tensor:
     """float32 (N, K): what `packed_strip` takes, dequantised."""
-    codes, scales, zeros = _unpacked_parts(packed, scales, zeros, None, bits=bits, columns=columns)
+    scales, zeros = _scales_and_zeros(packed, scales, zeros, bits=bits, columns=columns)
     _check_finite(scales)
+    codes = _unpacked(packed, bits)[:, :columns]
     middle = 1 << (bits - 1)
-    values = codes.float().view(len(codes), scales.shape[1], -1)
+    values = codes.float().contiguous().view(len(codes), scales.shape[1], -1)
     values.sub_(middle if zeros is None else zeros.float().unsqueeze(2))
     return values.mul_(scales.float().unsqueeze(2)).view(codes.shape)
 
@@ -137,22 +140,22 @@ def fp8_values(
 
 
 def _int4_strip(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> Strip:
-    """codes uint8 (N, K) in [0, 15], scales (N, groups), zeros uint8 (N, groups) or None for 8."""
-    offsets = None if zeros is None else 8 - _numbers("zero points", zeros, codes, scales)
-    wide, wide_offsets = _widened(codes, scales, offsets)
-    return Strip(4, _GROUP, pack(_signed(codes, 8)), wide, wide_offsets)
+    """codes: as a strip has them, but unsigned, and the caller's own. zeros uint8 (N, groups), None for 8."""
+    offsets = None if zeros is None else 8 - _numbers("zero points", zeros, scales)
+    wide, wide_offsets = _widened(scales, offsets, columns=2 * codes.shape[1])
+    return Strip(4, _GROUP, codes.bitwise_xor_(_SIGN_BITS), wide, wide_offsets)
 
 
 def _int8_strip(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> Strip | None:
-    """codes uint8 (N, K), scales (N, groups), zeros uint8 (N, groups) or None for 128.
+    """codes uint8 (N, K), the caller's own, scales (N, groups), zeros uint8 (N, groups) or None for 128.
 
     -128 is no code of a strip. Where it is used, the whole group moves up by one, and its offset down.
     """
     import torch
 
-    signed = _signed(codes, 128)
-    offsets = None if zeros is None else 128 - _numbers("zero points", zeros, codes, scales)
-    wide, wide_offsets = _widened(codes, scales, offsets)
+    signed = codes.bitwise_xor_(128).view(torch.int8)  # less 128
+    offsets = None if zeros is None else 128 - _numbers("zero points", zeros, scales)
+    wide, wide_offsets = _widened(scales, offsets, columns=codes.shape[1])
     grouped = signed.view(len(codes), -1, _GROUP)
     low = (grouped == -128).any(2)
     if bool(low.any()):
@@ -165,11 +168,11 @@ def _int8_strip(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor |
 
 
 def _widened(
-    codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None
+    scales: torch.Tensor, offsets: torch.Tensor | None, *, columns: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Scales, and offsets in steps times scales, as float32 (N, K / 32). None where all offsets are 0."""
     _check_finite(scales)
-    repeats = codes.shape[1] // _GROUP // scales.shape[1]
+    repeats = columns // _GROUP // scales.shape[1]
     numbers = scales.float().contiguous()
     wide = numbers.repeat_interleave(repeats, 1)
     if offsets is None or not bool(offsets.any()):
@@ -177,37 +180,26 @@ def _widened(
     return wide, offsets.mul(numbers).repeat_interleave(repeats, 1)
 
 
-def _unpacked_parts(
-    packed: torch.Tensor,
-    scales: torch.Tensor,
-    zeros: torch.Tensor | None,
-    g_idx: torch.Tensor | None,
-    *,
-    bits: Bits,
-    columns: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Codes (N, K), scales (N, groups), zero points (N, groups) of compressed-tensors."""
+def _scales_and_zeros(
+    packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, *, bits: Bits, columns: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scales and zero points (N, groups) of compressed-tensors, checked against the codes."""
     _check_words("weight_packed", packed)
-    codes = _unpacked(packed, bits)
-    if not 0 <= codes.shape[1] - columns < _WORD_BITS // bits:
+    rows = len(packed)
+    if packed.shape[1] != math.ceil(columns * bits / _WORD_BITS):
         raise _contradiction("codes", packed, f"rows of {columns:,}")
-    codes = codes[:, :columns].contiguous()
-    rows = len(codes)
     if scales.numel() == 1:
         scales = scales.reshape(1, 1).expand(rows, 1)
-    num_groups = _num_groups(scales, rows)
-    if columns % num_groups:
+    if columns % _num_groups(scales, rows):
         raise _contradiction("scales", scales, f"a divisor of {columns:,} a row")
-    if g_idx is not None and bool((g_idx >= 0).all()):
-        _check_order(g_idx, columns, columns // num_groups)
     if zeros is None:
-        return codes, scales, None
+        return scales, None
     _check_words("weight_zero_point", zeros)
-    return codes, scales, _unpacked(zeros.t().contiguous(), bits)[:, :rows].t()
+    return scales, _unpacked(zeros.t(), bits)[:, :rows].t()
 
 
 def _unpacked(words: torch.Tensor, bits: Bits) -> torch.Tensor:
-    """int32 (A, B), contiguous -> uint8 (A, B * 32 / bits), lowest bits first."""
+    """int32 (A, B) -> uint8 (A, B * 32 / bits), lowest bits first; new memory."""
     import torch
 
     octets = words.contiguous().view(torch.uint8)
@@ -216,19 +208,41 @@ def _unpacked(words: torch.Tensor, bits: Bits) -> torch.Tensor:
     return torch.stack((octets & 15, octets >> 4), 2).view(len(octets), -1)
 
 
+def _repacked(words: torch.Tensor) -> torch.Tensor:
+    """int32 (N, K / 8) of codes in order -> uint8 (N, K / 2) in the order of a strip, never unpacked.
+
+    Of 32 codes, byte i has 2 i and 2 i + 1 before; after, bytes 2 i and 2 i + 1 have them as their low
+    halves, and as their high halves what byte i + 8 had before.
+    """
+    import torch
+
+    octets = words.contiguous().view(torch.uint8).view(len(words), -1, 2, 8)
+    first, second = octets.unbind(2)  # codes 0 … 15 and 16 … 31
+    return torch.stack(_joined(first, second), 3).view(len(words), -1)
+
+
+def _awq_repacked(words: torch.Tensor) -> torch.Tensor:
+    """AWQ's int32 (K, N / 8) -> uint8 (N, K / 2) in the order of a strip."""
+    import torch
+
+    octets = words.contiguous().view(torch.uint8).view(-1, 2, 16, words.shape[1], 4)
+    first, second = octets.unbind(1)  # inputs 0 … 15 and 16 … 31 of each 32
+    places = torch.stack(_joined(first, second), 4).view(*first.shape[:3], 8)  # (K / 32, 16, N / 8, place)
+    outputs = places.permute(2, 3, 0, 1)[:, list(_AWQ_PLACES)]
+    return outputs.reshape(words.shape[1] * 8, -1)
+
+
+def _joined(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bytes of two codes each: the lower codes of both joined in one byte, and the higher codes."""
+    return (second << 4).bitwise_or_(first & 15), (second & 0xF0).bitwise_or_(first >> 4)
+
+
 def _in_awq_order(codes: torch.Tensor) -> torch.Tensor:
     """(A, N) as unpacked -> (A, N) with the outputs in their order."""
     return codes.view(len(codes), -1, len(_AWQ_PLACES))[:, :, list(_AWQ_PLACES)].reshape(codes.shape)
 
 
-def _signed(codes: torch.Tensor, middle: int) -> torch.Tensor:
-    """uint8 -> int8, less `middle`."""
-    import torch
-
-    return codes.sub(middle).view(torch.int8)  # wraps around, which is what is wanted
-
-
-def _numbers(what: str, zeros: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def _numbers(what: str, zeros: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The zero points as float32, one for each scale."""
     if zeros.shape != scales.shape:
         raise _contradiction(what, zeros, f"one for each of {tuple(scales.shape)} scales")
