@@ -109,7 +109,7 @@ def packed_values(
     codes = _unpacked(packed, bits)[:, :columns]
     middle = 1 << (bits - 1)
     values = codes.float().contiguous().view(len(codes), scales.shape[1], -1)
-    values.sub_(middle if zeros is None else zeros.float().unsqueeze(2))
+    values.sub_(middle if zeros is None else _numbers("zero points", zeros, scales).unsqueeze(2))
     return values.mul_(scales.float().unsqueeze(2)).view(codes.shape)
 
 

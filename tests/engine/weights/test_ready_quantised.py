@@ -232,6 +232,9 @@ def test_tensors_that_contradict_each_other_are_refused() -> None:
         gptq_strip(qweight.long(), qzeros, scales)
     with pytest.raises(ModelFileError, match="qzeros should be a matrix of int32"):
         awq_strip(awq_tensors(made)[0], qzeros[0], scales)
+    for convert in (packed_strip, packed_values):
+        with pytest.raises(ModelFileError, match="Its zero points have the shape"):
+            convert(words(made.codes), made.scales, qzeros[:1].t().contiguous(), bits=4, columns=64)
     for columns in (65, 56):
         with pytest.raises(ModelFileError, match="Its codes have the shape"):
             packed_strip(words(made.codes), made.scales, bits=4, columns=columns)
