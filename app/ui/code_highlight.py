@@ -82,11 +82,16 @@ def part_colors(theme: Theme) -> dict[Part, str]:
 
 
 def language_title(language: str) -> str:
-    """The name shown above a code block: "py" -> "Python"; what is not known stays as it was written."""
+    """What stands above a code block: "py" -> "Python", "py title=a.py" -> "Python title=a.py"; what is not
+    known stays as it was written.
+    """
+    name, _, rest = language.partition(" ")
     lexer = _lexer(language)
-    if lexer is None:
-        return "Text" if language.lower() in _PLAIN else language
-    return lexer.name
+    if lexer is not None:
+        name = lexer.name
+    elif name.lower() in _PLAIN:
+        name = "Text"
+    return f"{name} {rest}".strip()
 
 
 def parts(code: str, language: str) -> Iterator[tuple[int, int, Part]]:
@@ -114,7 +119,7 @@ def parts(code: str, language: str) -> Iterator[tuple[int, int, Part]]:
 
 @lru_cache(maxsize=64)
 def _lexer(language: str) -> Lexer | None:
-    name = language.strip().lower().strip("{}.")
+    name = language.strip().partition(" ")[0].lower().strip("{}.")
     if not name or name in _PLAIN:
         return None
     try:

@@ -6,21 +6,21 @@ from __future__ import annotations
 
 from math import ceil
 
-from PySide6.QtCore import QRectF, Qt
+from PySide6.QtCore import QRectF
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QTextBlockFormat, QTextCursor
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.ui.code_colors import CodeColors
 from app.ui.code_highlight import MAX_COLOURED, language_title
 from app.ui.copy_button import CopyButton
 from app.ui.document_view import DocumentView, code_font, same_frame
+from app.ui.elided_label import ElidedLabel
 from app.ui.markdown import Code
 from app.ui.sliced_work import SlicedWork
 from app.ui.style_sheet import set_role
 from app.ui.theme import RADIUS, SPACE_L, SPACE_M, SPACE_XS, current_theme
 
 _HEADER = 34  # pixels
-_MAX_TITLE = 40  # characters
 _LINE = QTextBlockFormat()
 _LINE.setLineHeight(126, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
 
@@ -39,8 +39,7 @@ class CodeView(QWidget):
         self._opened = False
         self._closed = False
         self._fresh = False  # there is code that has no colours yet
-        self._title = QLabel(self)
-        self._title.setTextFormat(Qt.TextFormat.PlainText)  # a model wrote it
+        self._title = ElidedLabel("", self)  # a model wrote it, so it may be of any length
         set_role(self._title, "small")
         self._copy = CopyButton(lambda: self.text, "Copy code", self)
         self._code = DocumentView(self, wraps=False)
@@ -115,16 +114,16 @@ class CodeView(QWidget):
         size = self._code.document().size()
         bar = self._code.horizontalScrollBar().sizeHint().height() if ceil(size.width()) > inner else 0
         height = ceil(size.height()) + bar
-        self._title.adjustSize()
-        middle = (_HEADER - self._title.height()) // 2
-        self._title.move(SPACE_L, middle + 1)
         self._copy.move(width - self._copy.width() - SPACE_XS, (_HEADER - self._copy.height()) // 2 + 1)
+        title = self._title.sizeHint()
+        room = min(title.width(), self._copy.x() - SPACE_L)
+        self._title.setGeometry(SPACE_L, (_HEADER - title.height()) // 2 + 1, room, title.height())
         self._code.setGeometry(SPACE_L, _HEADER, inner, height)
         return _HEADER + height + SPACE_M
 
     def _set_language(self, leaf: Code) -> None:
         self.place = leaf.place
-        self._title.setText(language_title(leaf.language)[:_MAX_TITLE] or "Code")
+        self._title.setText(language_title(leaf.language) or "Code")
         self._code.setAccessibleName(f"{self._title.text()} code" if leaf.language else "Code")
         self._colors = CodeColors(self._code.document(), leaf.language)
 

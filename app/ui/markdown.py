@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from app.ui.markdown_tables import show_all_cells
+
 BULLET = "•"
 TASK_OPEN = "☐"
 TASK_DONE = "☑"
@@ -30,7 +32,7 @@ MAX_PARSED = 4096  # characters, and
 MAX_PARSED_LINES = 400  # lines, that a caller with endless text parses at a time
 _BLOCK_NESTING = 1000
 _INLINE_NESTING = 20  # keeps runs of brackets from costing quadratic time; deeper ones stay as written
-_GUARD = "\ufdd0"  # a noncharacter: ends a run of markers without being seen
+GUARD = "\ufdd0"  # a noncharacter: ends a run of markers without being seen
 _MARKER = r"[ \t]*(?:>|[+*-](?=[ \t])|\d{1,9}[.)](?=[ \t]))"
 _TOO_DEEP = re.compile(rf"^(?!(?:[ \t]*[-*])+[ \t]*$)((?:{_MARKER}){{8}})(?={_MARKER})", re.MULTILINE)
 
@@ -88,7 +90,7 @@ class Code:
     """A code block or, while it grows, a piece of one: `first` opens it, `last` closes it."""
 
     place: Place
-    language: str
+    language: str  # all that stands behind the opening marks; its first word is the language's name
     text: str  # whole lines, each with its line feed, except perhaps the very last
     first: bool = True
     last: bool = True
@@ -150,6 +152,7 @@ class _Walk:
 def _parser(nesting: int) -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": nesting})
     parser.enable(["table", "strikethrough"])
+    show_all_cells(parser)
     parser.disable(["reference", "html_block", "html_inline"])
     # A link is never hidden for its address: what can't be opened is shown beside the text.
     parser.validateLink = lambda _: True  # type: ignore[method-assign]
@@ -174,7 +177,7 @@ def parse_placed(text: str, numbers: Mapping[int, int] | None = None) -> list[Pl
     `numbers` gives the number of the list item that starts at a line, where the text before it is not at
     hand.
     """
-    tokens = _BLOCKS.parse(_TOO_DEEP.sub(rf"\1{_GUARD}", text))
+    tokens = _BLOCKS.parse(_TOO_DEEP.sub(rf"\1{GUARD}", text))
     walk = _Walk(numbers=numbers or {})
     for index, token in enumerate(tokens):
         _visit(walk, tokens, index, token)
@@ -216,8 +219,8 @@ def _visit(walk: _Walk, tokens: list[Token], index: int, token: Token) -> None:
     elif kind == "hr":
         _add(walk, Rule(_place(walk)), *_lines(token))
     elif kind in ("fence", "code_block"):
-        language = token.info.strip().split()[0] if token.info.strip() else ""
-        content = token.content.replace(_GUARD, "")
+        language = " ".join(token.info.replace(GUARD, "").split())
+        content = token.content.replace(GUARD, "")
         if content and not content.endswith("\n"):
             content += "\n"
         code = Code(_place(walk), language, content)
@@ -287,7 +290,7 @@ _Style = tuple[bool, bool, bool, bool, str]
 def _spans(inline: Token) -> tuple[Span, ...]:
     """Runs of one style; neighbours of the same style are one run."""
     runs: list[tuple[list[str], _Style]] = []
-    children = _INLINE.parseInline(inline.content.replace(_GUARD, ""))[0].children
+    children = _INLINE.parseInline(inline.content.replace(GUARD, ""))[0].children
     for text, style in _raw_runs(children or ()):
         if not text:
             continue

@@ -16,8 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from app.ui.markdown import (
+    GUARD,
     MAX_PARSED,
     MAX_PARSED_LINES,
     Code,
@@ -31,6 +33,7 @@ from app.ui.markdown import (
 
 MAX_CONTEXT = 24
 _TAB = 4  # columns
+_CODE_INDENT = 4
 _ITEM = re.compile(r" *([-+*]|\d{1,9}[.)])( *)(?=([^ ]?))")
 # A line that consists of marks so far ("-", "```", "1.", "|--") may become anything: it is shown once it
 # is known.
@@ -66,7 +69,7 @@ class _Fence:
         return (
             len(body) >= self.length
             and body == self.mark * len(body)
-            and _indent(line) - self.content_column < 4
+            and _indent(line) - self.content_column < _CODE_INDENT
         )
 
     def dedents(self, line: str) -> bool:
@@ -95,7 +98,7 @@ class MarkdownStream:
         text = self._held_return + text
         self._held_return = "\r" if text.endswith("\r") else ""
         text = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n")
-        self._tail += text.replace("\0", "\ufffd")
+        self._tail += text.replace("\0", "\ufffd").replace(GUARD, "\ufffd")  # a text may hold neither
         return tuple(self._advance())
 
     def tail(self) -> tuple[Leaf, ...]:
@@ -156,7 +159,7 @@ class MarkdownStream:
             self._tail = self._tail[complete:]
             return
         for index in range(len(placed) - 1, 0, -1):
-            if _can_begin_a_tail(placed[index]):
+            if _can_begin_a_tail(placed[index], lines):
                 yield from (item.leaf for item in placed[:index])
                 first = placed[index].line - self._context.text.count("\n")
                 offset = sum(len(line) + 1 for line in text.split("\n")[:first])
@@ -308,9 +311,16 @@ def _start_column(item: Container, parent: tuple[Container, _Columns] | None) ->
     return parent[1].content if parent is not None and parent[0].line == item.line else 0
 
 
-def _can_begin_a_tail(placed: PlacedLeaf) -> bool:
-    """A quote's lines carry their own marks; but list items that it holds can't be given as context."""
+def _can_begin_a_tail(placed: PlacedLeaf, lines: Sequence[str]) -> bool:
+    """A quote's lines carry their own marks; but list items that it holds can't be given as context, and a
+    mark that is pushed in as far as code is one only where the quote has begun before.
+    """
     quoted = False
+    around = [*takewhile(lambda container: container.kind == "l", placed.chain)]
+    if len(around) < len(placed.chain):
+        margin = _columns(lines, around)[-1].content if around else 0
+        if _indent(lines[placed.line]) - margin >= _CODE_INDENT:
+            return False
     for container in placed.chain:
         if container.kind == "q":
             quoted = True

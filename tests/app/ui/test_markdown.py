@@ -70,6 +70,7 @@ _PIECES = [
         "| a | b |\n",
         "|--|:-:|\n",
         "| c |\n",
+        "| d | e | f |\n",
         "a",
         "b c",
         "x\n",
@@ -225,6 +226,31 @@ def test_marks_that_may_become_anything_are_held_back() -> None:
 def test_what_looks_like_a_tag_is_shown_as_it_was_written(text: str) -> None:
     assert words_of(parse(text)) == text
     assert words_of(parse(f"> - {text.splitlines()[0]}")) == text.splitlines()[0]
+
+
+@pytest.mark.parametrize("prefix", ["", "> ", "- "])
+def test_cells_that_have_no_column_stand_in_the_last_one(prefix: str) -> None:
+    space = prefix.replace("-", " ")
+    table = f"{prefix}| a | b |\n{space}|---|---|\n{space}| 1 | 2 | *3* | 4\\|5 |\n{space}| 6 |\n"
+    head, row, short = parse(table)
+    assert isinstance(row, TableRow)
+    assert [plain_text(cell) for cell in row.cells] == ["1", "2 | 3 | 4|5"]
+    assert Span("3", italic=True) in row.cells[1]
+    assert [plain_text(cell) for cell in short.cells] == ["6", ""]  # type: ignore[union-attr]
+    assert streamed(table, [1]) == [head, row, short]
+
+
+def test_all_words_behind_the_marks_of_code_are_kept() -> None:
+    (code,) = parse("``` and here the sentence  goes on\nx\n```\n")
+    assert isinstance(code, Code)
+    assert code.language == "and here the sentence goes on"
+
+
+@pytest.mark.parametrize(
+    "text", [">a\n    >#\nb\n", ">[\n    >```\n$\n", ">-\n\t>1. ---\nZ\n", "- >a\n      >#\nb\n"]
+)
+def test_mark_of_a_quote_that_is_pushed_in_means_the_same_when_it_comes_late(text: str) -> None:
+    assert streamed(text, [1]) == streamed(text, [len(text)]) == parse(text)
 
 
 @pytest.mark.parametrize("address", ["http://a.b", "https://a.b/c?d=e", "mailto:ada@example.org"])

@@ -249,6 +249,17 @@ def test_the_name_of_a_language_is_text_though_a_model_wrote_it(new_body, work: 
     assert label.textFormat() == Qt.TextFormat.PlainText
 
 
+def test_words_behind_the_marks_of_code_are_shown_however_many(new_body, work: SlicedWork) -> None:
+    sentence = "and here the model goes on with its sentence, which is longer than the name of any language"
+    body = new_body()
+    body.set_text(f"```python {sentence}\nx\n```\n")
+    (piece,) = body.pieces
+    (label,) = piece.findChildren(QLabel)
+    assert label.text() == f"Python {sentence}"
+    piece.resize(300, piece.arrange(300))
+    assert label.geometry().right() < piece.findChild(QToolButton).geometry().left()
+
+
 def test_a_link_is_told_and_not_opened(qtbot, new_body, work: SlicedWork) -> None:
     body = new_body()
     body.set_text("[here](https://a.b/c)")
