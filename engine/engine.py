@@ -18,6 +18,7 @@ from engine.backend import Backend
 from engine.chat_template import ChatMessage, ChatPrompt, ChatTemplate
 from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, SettingError
+from engine.foreign_files import shown
 from engine.generation import GenerationEvent, GenerationRequest, SamplingParams
 from engine.model_folder import ModelFolder
 from engine.notices import Notice
@@ -250,7 +251,8 @@ class Engine:
         for token_id in (min(ids), max(ids)):
             if not 0 <= token_id < vocab_size:
                 raise SettingError(
-                    f"The {what} holds the token id {token_id}; this model has 0 to {vocab_size - 1}."
+                    f"The {what} holds the token id {shown(token_id, 40)}; "
+                    f"this model has 0 to {vocab_size - 1}."
                 )
 
     def _loaded(self) -> Backend:

@@ -11,17 +11,11 @@ from typing import Any
 
 from engine.chat_template import ChatMessage, ChatPrompt
 from engine.commands.files import read_id_lists, read_messages
-from engine.commands.options import (
-    add_common_options,
-    engine_config,
-    print_json,
-    print_notices,
-    terminal_text,
-)
+from engine.commands.loading import load_engine
+from engine.commands.options import add_common_options, print_json, print_notices, terminal_text
 from engine.engine import Engine
 from engine.errors import SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, TextDelta
-from engine.model_folder import open_model
 from engine.notices import Notice
 
 _SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -67,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         raise SettingError("--one-conversation is meant for --ids.", "Leave it out.")
     id_lists = read_id_lists(options.ids) if options.ids is not None else []
     messages = read_messages(options.messages) if options.messages is not None else []
-    engine = Engine.load(open_model(options.path), engine_config(options))
+    engine = load_engine(options)
     notices = list(engine.summary.notices)
     stop = tuple(options.stop)
     if not id_lists:

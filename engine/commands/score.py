@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.commands.files import read_id_lists, read_text
-from engine.commands.options import add_common_options, engine_config, print_json, print_notices
-from engine.engine import Engine, SequenceScore
-from engine.model_folder import open_model
+from engine.commands.loading import load_engine
+from engine.commands.options import add_common_options, print_json, print_notices
+from engine.engine import SequenceScore
 
 
 def add_parser(commands: Any) -> None:
@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     id_lists = read_id_lists(options.ids) if options.ids is not None else []
     text = read_text(options.text) if options.text is not None else None
-    engine = Engine.load(open_model(options.path), engine_config(options))
+    engine = load_engine(options)
     if text is not None:
         id_lists.append(tuple(engine.encode(text)))
     scores = [engine.score(ids) for ids in id_lists]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from model_files import TINY_MODELS, copy_model, edit_json
 
 from engine.__main__ import main
+from engine.commands.loading import interrupt_as_event
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = TINY_MODELS / "tiny-qwen2"
@@ -284,6 +286,28 @@ class TestMistakes:
             self.check(command("generate", MODEL, "--ids", path, *CPU), str(path))
             self.check(command("score", MODEL, "--text", path, *CPU), str(path))
 
+    def test_a_name_never_breaks_the_line_or_drives_the_terminal(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        for name in ("a\nb", "\x1b[31mred", "\udcff", "x" * 5000, "a\0b"):
+            for arguments in (
+                ("score", MODEL, "--text"),
+                ("generate", MODEL, "--ids"),
+                ("generate", "--prompt", "Hi"),
+            ):
+                outcome = command(*arguments, name)
+                self.check(outcome)
+                assert outcome.err.strip("\n").isprintable()
+        self.check(command("generate", MODEL, "--prompt", "Hi", "--no\nsuch"), "--no\\nsuch")
+
+    def test_files_without_end_are_refused(
+        self, command: Command, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("engine.commands.files.MAX_JSON_BYTES", 20)
+        path = write("[[1, 2, 3, 4, 5, 6]]")
+        assert command("score", MODEL, "--ids", path, *CPU).code == 0
+        self.check(command("score", MODEL, "--ids", write("[[1, 2, 3, 4, 5, 6]] "), *CPU), "20 bytes")
+
     def test_an_empty_text_has_nothing_to_score(self, command: Command, write: Write) -> None:
         self.check(command("score", MODEL, "--text", write(""), *CPU), "empty")
 
@@ -375,6 +399,74 @@ def test_an_interrupt_ends_it_without_a_traceback() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
         assert process.stderr.read().strip() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT between processes")
+def test_an_interrupt_that_an_import_swallows_still_ends_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`import torch` does that now and then: a whole answer would be written after Ctrl+C."""
+
+    def swallow(_: int) -> None:
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("engine.engine.prepare_runtime", swallow)
+    outcome = command(*LONG)
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT between processes")
+def test_a_second_interrupt_does_not_wait() -> None:
+    with interrupt_as_event() as interrupted:
+        assert not interrupted.is_set()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT between processes")
+def test_an_interrupt_that_is_to_be_ignored_stays_ignored() -> None:
+    """As under nohup, and in the background of a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupt_as_event() as interrupted:
+            signal.raise_signal(signal.SIGINT)
+        assert not interrupted.is_set()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize("command_name", ["inspect", "generate", "score"])
+@pytest.mark.parametrize(("redirection", "code"), [(">&-", 0), ("2>&-", 0), (">/dev/full", 2)])
+def test_output_that_is_closed_or_full_causes_no_traceback(
+    redirection: str, code: int, command_name: str, tmp_path: Path
+) -> None:
+    if redirection == ">/dev/full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    ids = tmp_path / "ids.json"
+    ids.write_text("[[1, 2, 3]]")
+    arguments = {"inspect": (), "generate": ("--ids", ids, "--max-new", 2), "score": ("--ids", ids)}
+    script = f'exec "$@" {redirection}'
+    ended = subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, "-m", "engine", command_name, MODEL]
+        + [str(argument) for argument in (*arguments[command_name], *CPU)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    if code:
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith("error: The output can't be written")
+    else:
+        assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break otherwise on Windows")
