@@ -4,6 +4,7 @@ torch.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -172,7 +173,7 @@ def _model_inside(folder: Path) -> Path | None:
                 looked_at += 1
                 if looked_at > _MAX_SEARCH_FOLDERS:
                     return None
-                if (child / "config.json").is_file():
+                if os.path.isfile(child / "config.json"):  # False, too, where it may not be looked at
                     return child
                 following.append(child)
         level = following
@@ -181,6 +182,6 @@ def _model_inside(folder: Path) -> Path | None:
 
 def _subfolders(folder: Path) -> list[Path]:
     try:
-        return sorted(child for child in folder.iterdir() if child.is_dir() and not child.is_symlink())
+        return sorted(p for p in folder.iterdir() if os.path.isdir(p) and not os.path.islink(p))
     except OSError:  # only a search for a better hint: what can't be looked into gives none
         return []

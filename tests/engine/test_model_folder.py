@@ -278,6 +278,27 @@ def test_a_download_cache_leads_to_the_model_inside(tmp_path: Path) -> None:
     assert "0123abc" in caught.value.hint
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_search_passes_over_what_may_not_be_looked_at(
+    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of homes holds those of others. Stands in for permissions, which don't bind the superuser."""
+    copy_model("tiny-qwen3", tmp_path / "homes" / "snapshot")
+    private = tmp_path / "homes" / "private"
+    private.mkdir()
+    really_stat = os.stat
+
+    def refuse(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if (Path(path).parent if inside else Path(path)) == private:
+            raise PermissionError(13, "Permission denied", str(path))
+        return really_stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(ModelFileError) as caught:
+        open_model(tmp_path / "homes")
+    assert "snapshot" in caught.value.hint
+
+
 def test_links_to_files_are_followed(tmp_path: Path) -> None:
     """Download caches keep the files elsewhere and link to them."""
     folder = copy_model("tiny-qwen3", tmp_path / "model")
