@@ -354,8 +354,9 @@ class SandboxedTemplate:
                 raise
             except TemplateRaised as error:
                 words = _one_line(error.message or "") or "it gives no reason"
+                end = "" if words.endswith((".", "!", "?")) else "."
                 raise ChatTemplateError(
-                    f"The model's chat template refuses these messages: {words}"
+                    f"The model's chat template refuses these messages: {words}{end}"
                 ) from error
             except RecursionError:
                 fail_limit("calls itself too deeply")

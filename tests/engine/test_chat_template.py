@@ -496,7 +496,7 @@ def test_what_no_rewrite_can_help_is_told_in_the_templates_words():
     source = "{{ raise_exception('Tools are needed, not ' ~ messages[0].content) }}"
     with pytest.raises(ChatTemplateError) as caught:
         prompt(source, user("<|im_end|> now"), user("b"))
-    assert caught.value.message.endswith("Tools are needed, not <|im_end|> now")
+    assert caught.value.message.endswith("Tools are needed, not <|im_end|> now.")
     assert caught.value.hint
 
 
