@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ICON = 14
 # Notices that this line says for as long as they hold, so that no banner has to repeat them at every load.
-STANDING_CODES = frozenset({"device-cpu"})
+STANDING_CODES = frozenset({"device-cpu", "weights-q8"})
 
 
 class StatusLine(QWidget):
@@ -72,6 +72,6 @@ class StatusLine(QWidget):
 
 def device_sentence(summary: ModelSummary) -> str:
     """What computes, and, when it isn't the card, that it isn't."""
-    if any(notice.code in STANDING_CODES for notice in summary.notices):
+    if any(notice.code == "device-cpu" for notice in summary.notices):
         return f"{summary.device_description} — this version uses no graphics card"
     return summary.device_description
