@@ -29,7 +29,7 @@ class SamplingParams:
     top_k: int = 0  # 0: off
     top_p: float = 1.0  # (0, 1]
     min_p: float = 0.0  # [0, 1)
-    repetition_penalty: float = 1.0  # > 0
+    repetition_penalty: float = 1.0  # [0.01, 100]
     seed: int | None = None  # None: a fresh one each answer, reported in the result
 
 

@@ -6,6 +6,7 @@ from engine.foreign_config import ConfigReader
 from engine.foreign_files import json_type, shown
 from engine.generation import SamplingParams
 from engine.notices import Notice
+from engine.sampling import MAX_PENALTY, MIN_PENALTY
 
 MAX_TOKEN_ID = 2**31 - 1
 MAX_TOP_K = 2**24
@@ -36,7 +37,9 @@ def read_sampling(config: ConfigReader) -> SamplingParams:
         top_k=int(_number(config, "top_k", 0, above=-1e-9, at_most=MAX_TOP_K)),
         top_p=_number(config, "top_p", 1.0, above=0.0, at_most=1.0),
         min_p=_number(config, "min_p", 0.0, above=-1e-9, at_most=1.0 - 1e-9),
-        repetition_penalty=_number(config, "repetition_penalty", 1.0, above=0.0, at_most=100.0),
+        repetition_penalty=_number(
+            config, "repetition_penalty", 1.0, above=MIN_PENALTY - 1e-9, at_most=MAX_PENALTY
+        ),
     )
 
 

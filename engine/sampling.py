@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_SEED = 2**63 - 1
+MIN_PENALTY, MAX_PENALTY = 0.01, 100.0  # far beyond what is of use, and no logit becomes infinite by it
 FRESH_SEED_BITS = 32  # short enough to be noted down, and exact as a number in any JSON reader
 
 _BLOCK = 64
@@ -45,7 +46,12 @@ def validate(params: SamplingParams) -> None:
     _check(0 < params.top_p <= 1, "top-p", params.top_p, "above 0 and at most 1")
     _check(0 <= params.min_p < 1, "min-p", params.min_p, "at least 0 and below 1")
     penalty = params.repetition_penalty
-    _check(0 < penalty < math.inf, "repetition penalty", penalty, "above 0; 1 switches it off")
+    _check(
+        MIN_PENALTY <= penalty <= MAX_PENALTY,
+        "repetition penalty",
+        penalty,
+        f"{MIN_PENALTY:g} to {MAX_PENALTY:g}; 1 switches it off",
+    )
     seed = params.seed
     valid_seed = seed is None or (isinstance(seed, int) and 0 <= seed <= MAX_SEED)
     _check(valid_seed, "seed", seed, f"a whole number from 0 to {MAX_SEED}")

@@ -430,6 +430,7 @@ def test_sampling_defaults(values: dict[str, Any], expected: SamplingParams, tmp
         {"top_k": -1},
         {"min_p": 1},
         {"repetition_penalty": 0},
+        {"repetition_penalty": 1e-300},
         {"top_k": "9"},
     ],
 )

@@ -320,7 +320,7 @@ def test_logits_that_are_no_numbers_are_a_fault_not_a_token(values, temperature)
         *[("top_k", value) for value in (-1, 2.5)],
         *[("top_p", value) for value in (0, -0.5, 1.01, NAN)],
         *[("min_p", value) for value in (-0.01, 1, NAN)],
-        *[("repetition_penalty", value) for value in (0, -1, NAN, INF)],
+        *[("repetition_penalty", value) for value in (0, -1, 1e-300, 1e300, NAN, INF)],
         *[("seed", value) for value in (-1, MAX_SEED + 1, 1.5)],
     ],
 )
