@@ -18,7 +18,7 @@ from engine.errors import ComputeFaultError, EngineError
 from engine.foreign_files import shown
 from engine.version import VERSION
 
-_SUCCESS, _FAULT, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 1, 2, 130, 141
+_FAULT, _MISTAKE, _INTERRUPTED, _READER_GONE = 1, 2, 130, 141
 
 _MAX_LINE = 2000  # characters of a message, whatever the person or a file put into it
 
