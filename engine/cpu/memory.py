@@ -16,10 +16,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping, within the limit of the container if there is one."""
-    free = int(psutil.virtual_memory().available)
-    limit = _cgroup_available()
-    return free if limit is None else min(free, limit)
+    """Memory that can be had without swapping, within the limits of container and process."""
+    found = (int(psutil.virtual_memory().available), _cgroup_available(), _process_available())
+    return min(available for available in found if available is not None)
 
 
 def check_available(num_bytes: int, what: str) -> None:
@@ -49,3 +48,15 @@ def _cgroup_available() -> int | None:
         return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
     except (OSError, ValueError):
         return None  # no cgroup v2, or not ours to read: the system's figure stands alone
+
+
+def _process_available() -> int | None:
+    """What a limit on the process's address space (`ulimit -v`) leaves."""
+    try:
+        import resource
+    except ImportError:
+        return None  # Windows has no such limit
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return max(0, limit - int(psutil.Process().memory_info().vms))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import psutil
@@ -47,6 +48,19 @@ def test_no_readable_limit_leaves_the_systems_figure(
     system_has(100 * GIB, monkeypatch)
     (cgroup / "memory.max").write_text(limit)
     assert memory.available_bytes() == 100 * GIB
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the address space")
+def test_a_limit_on_the_process_counts(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    system_has(100 * GIB, monkeypatch)
+    (cgroup / "memory.max").write_text("max")
+    used = psutil.Process().memory_info().vms
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 2 * GIB, resource.RLIM_INFINITY))
+    assert memory.available_bytes() == pytest.approx(2 * GIB, abs=GIB // 2)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used // 2, resource.RLIM_INFINITY))
+    assert memory.available_bytes() == 0
 
 
 def test_a_refusal_keeps_the_reserve_and_names_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
