@@ -7,6 +7,7 @@ from typing import Literal
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 WeightsChoice = Literal["auto", "native", "q8", "q4"]
+WeightFormat = Literal["native", "q8", "q4"]  # what a choice is resolved to
 KvChoice = Literal["auto", "native", "int8"]
 ActivationsChoice = Literal["auto", "float", "int8", "int8x2"]
 

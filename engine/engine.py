@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engine.answering import Answer, EndRules, check_finite
 from engine.backend import Backend
+from engine.calibration_text import calibration_text
 from engine.chat_template import ChatMessage, ChatPrompt, ChatTemplate
-from engine.config import EngineConfig
+from engine.config import EngineConfig, WeightFormat
+from engine.cpu.memory import available_bytes
 from engine.errors import Cancelled, ContextFullError, SettingError
 from engine.foreign_files import shown
 from engine.generation import GenerationEvent, GenerationRequest, SamplingParams
@@ -29,6 +31,7 @@ from engine.sampling import Sampler
 from engine.states.store import StateStore
 from engine.text_stream import TextStream
 from engine.tokenizer import Tokenizer, load_tokenizer
+from engine.weights.sizes import MatrixCounts, weight_bytes
 
 if TYPE_CHECKING:
     from engine.cpu.backend import CpuBackend
@@ -54,6 +57,8 @@ class ModelSummary:
     device_description: str
     sampling_defaults: SamplingParams
     notices: tuple[Notice, ...] = field(default=())
+    weights: WeightFormat = "native"
+    matrices: MatrixCounts | None = None  # in which form they are held; None: all as stored
 
 
 @dataclass(frozen=True)
@@ -125,14 +130,15 @@ class Engine:
         cancel: threading.Event | None,
     ) -> Engine:
         on_progress(LoadProgress(LoadStage.OPEN))
-        resolved, notices = resolve_config(config, folder.spec)
+        sizes = weight_bytes(folder.spec, folder.parameters, folder.tensors.tensors())
+        resolved, notices = resolve_config(config, folder.spec, sizes=sizes, available=available_bytes())
         tokenizer = load_tokenizer(folder.tokenizer)
         template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
         _stop_if(cancel)
         on_progress(LoadProgress(LoadStage.RUNTIME))
         prepare_runtime(resolved.threads)
         _stop_if(cancel)
-        backend = _load_backend(folder, on_progress, cancel)
+        backend = _load_backend(folder, resolved.weights, tokenizer, on_progress, cancel)
         on_progress(LoadProgress(LoadStage.CHECK))
         check_notices = _self_check(backend, cancel)
         summary = ModelSummary(
@@ -149,6 +155,8 @@ class Engine:
             device_description=backend.description,
             sampling_defaults=folder.sampling_defaults,
             notices=(*folder.notices, *tokenizer.notices, *notices, *backend.notices, *check_notices),
+            weights=resolved.weights,
+            matrices=backend.counts,
         )
         end_ids = folder.eos_token_ids | tokenizer.eos_ids
         return cls(
@@ -261,12 +269,26 @@ class Engine:
 
 
 def _load_backend(
-    folder: ModelFolder, on_progress: ProgressCallback, cancel: threading.Event | None
+    folder: ModelFolder,
+    weights: WeightFormat,
+    tokenizer: Tokenizer,
+    on_progress: ProgressCallback,
+    cancel: threading.Event | None,
 ) -> CpuBackend:
     from engine.cpu.backend import CpuBackend
 
+    ids: list[int] = []
+    if weights == "q4":
+        encoded = tokenizer.encode(calibration_text(), parse_special=False)
+        ids = [token_id for token_id in encoded if token_id < folder.spec.vocab_size]
     return CpuBackend.load(
-        folder.spec, folder.parameters, folder.tensors, on_progress=on_progress, cancel=cancel
+        folder.spec,
+        folder.parameters,
+        folder.tensors,
+        weights=weights,
+        calibration_ids=ids,
+        on_progress=on_progress,
+        cancel=cancel,
     )
 
 

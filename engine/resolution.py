@@ -7,11 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, WeightFormat
+from engine.cpu.memory import RESERVE_BYTES
 from engine.errors import SettingError
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.runtime import default_threads
+from engine.weights.sizes import WeightBytes
 
 _MAX_THREADS = 1024
 
@@ -21,7 +23,7 @@ class ResolvedConfig:
     """What holds for one loaded model; nothing is left to be decided."""
 
     device: Literal["cpu"]
-    weights: Literal["native"]
+    weights: WeightFormat
     kv: Literal["native"]
     activations: Literal["float"]
     context: int  # tokens, prompt and answer together
@@ -29,29 +31,53 @@ class ResolvedConfig:
     threads: int
 
 
-def resolve_config(config: EngineConfig, spec: ModelSpec) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
-    """Raises SettingError for what this version can't do or what makes no sense."""
+def resolve_config(
+    config: EngineConfig, spec: ModelSpec, *, sizes: WeightBytes, available: int
+) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
+    """Raises SettingError for what this version can't do or what makes no sense.
+
+    sizes: of the model's weights in each format. available: bytes of memory that are free.
+    """
     if config.device == "cuda":
         raise SettingError(
             "The device 'cuda' is not available: this version computes on the CPU.", "Choose 'cpu' or 'auto'."
         )
-    _require_available("weights", config.weights, ("auto", "native"))
     _require_available("kv", config.kv, ("auto", "native"))
     _require_available("activations", config.activations, ("auto", "float"))
     resolved = ResolvedConfig(
         device="cpu",
-        weights="native",
+        weights=_weights(config, sizes, available),
         kv="native",
         activations="float",
         context=_context(config.context, spec),
         slots=_at_least_one("slots", config.slots),
         threads=_threads(config.threads),
     )
-    return resolved, tuple(_notices(config))
+    return resolved, tuple(_notices(config, resolved))
 
 
-def _notices(config: EngineConfig) -> list[Notice]:
+def _weights(config: EngineConfig, sizes: WeightBytes, available: int) -> WeightFormat:
+    """By itself, 8 bits if they fit: answers hardly differ from those of the weights as stored, and a token
+    takes about half as long. Else 4 bits, whether they fit or not: the load says so if they don't.
+    """
+    if config.weights != "auto":
+        return config.weights
+    return "q8" if sizes.q8 <= available - RESERVE_BYTES else "q4"
+
+
+def _notices(config: EngineConfig, resolved: ResolvedConfig) -> list[Notice]:
     notices = []
+    if config.weights == "auto":
+        notices.append(
+            Notice("weights-packed", "The weights are packed to 8 bits, which answers hardly show.")
+            if resolved.weights == "q8"
+            else Notice(
+                "weights-packed-to-fit",
+                "The weights are packed to 4 bits, because with 8 they don't fit into memory; answers lose a "
+                "little.",
+                "Close other programs and load the model again to have it run with 8 bits.",
+            )
+        )
     if config.device == "auto":
         notices.append(
             Notice(

@@ -44,6 +44,7 @@ _INFOS = frozenset(
         "empty-message",
         "empty-title",
         "load-under-way",
+        "matrices-not-packed",
         "model-loading",
         "no-model",
         "not-a-model",
@@ -53,6 +54,7 @@ _INFOS = frozenset(
         "tensors-left-out",
         "vram-budget-unused",
         "weights-not-widened",
+        "weights-packed",
     }
 )
 _INFO_PREFIXES = ("template-",)  # a rewrite of the messages for the model's template

@@ -25,7 +25,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
     running = parser.add_argument_group("how the model runs")
     running.add_argument("--device", choices=get_args(DeviceChoice), default="auto")
-    running.add_argument("--weights", choices=get_args(WeightsChoice), default="auto")
+    running.add_argument(
+        "--weights",
+        choices=get_args(WeightsChoice),
+        default="auto",
+        help="native: as stored; q8 and q4: packed to 8 or 4 bits; auto: q8 if it fits into memory, else q4",
+    )
     running.add_argument("--kv", choices=get_args(KvChoice), default="auto", help="format of the cache")
     running.add_argument("--activations", choices=get_args(ActivationsChoice), default="auto")
     running.add_argument(

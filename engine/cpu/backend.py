@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from engine.backend import Cache
+from engine.config import WeightFormat
 from engine.cpu.attention import PAGE
 from engine.cpu.kv_cache import KvCache
 from engine.cpu.layers import LayerRunner
 from engine.cpu.model import ModelWeights, build_weights
 from engine.cpu.ops import rms_norm
+from engine.cpu.strip_weights import load_strips
 from engine.cpu.weights import load_parameters
 from engine.errors import Cancelled
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
+from engine.weights.sizes import MatrixCounts
 from engine.weights.source import TensorSource
+from engine.weights.strips import Bits
+
+_STRIP_BITS: Mapping[WeightFormat, Bits] = {"q8": 8, "q4": 4}
 
 PREFILL_BLOCK = 8 * PAGE
 """Tokens of a prompt that run at once: enough that products are limited by arithmetic and not by reading
@@ -31,10 +37,19 @@ class CpuBackend:
 
     device = "cpu"
 
-    def __init__(self, spec: ModelSpec, weights: ModelWeights, *, notices: Sequence[Notice] = ()) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        *,
+        notices: Sequence[Notice] = (),
+        counts: MatrixCounts | None = None,
+    ) -> None:
+        """counts: in which form matrices are held; None where all are as they were stored."""
         self.spec = spec
         self.notices = tuple(notices)
-        self.description = f"CPU, {torch.get_num_threads()} threads, float32"
+        self.counts = counts
+        self.description = f"CPU, {torch.get_num_threads()} threads, {_described(counts)}"
         self.weight_bytes = weights.num_bytes
         self._weights = weights
         self._runner = LayerRunner(spec.norm_eps)
@@ -46,10 +61,26 @@ class CpuBackend:
         parameters: Sequence[Parameter],
         source: TensorSource,
         *,
+        weights: WeightFormat = "native",
+        calibration_ids: Sequence[int] = (),
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
     ) -> CpuBackend:
-        """Reads all weights. Raises OutOfMemoryError, ModelFileError, Cancelled; nothing is kept then."""
+        """Reads all weights. Raises OutOfMemoryError, ModelFileError, Cancelled; nothing is kept then.
+
+        calibration_ids: a text by which 4-bit codes are chosen; see `engine.cpu.strip_weights`.
+        """
+        if weights != "native":
+            strips = load_strips(
+                spec,
+                parameters,
+                source,
+                bits=_STRIP_BITS[weights],
+                calibration_ids=calibration_ids,
+                on_progress=on_progress,
+                cancel=cancel,
+            )
+            return cls(spec, strips.weights, notices=strips.notices, counts=strips.counts)
         with torch.inference_mode():
             loaded = load_parameters(parameters, source, on_progress=on_progress, cancel=cancel)
             return cls(spec, build_weights(spec, loaded.tensors), notices=loaded.notices)
@@ -102,3 +133,12 @@ class CpuBackend:
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(T, H) -> (T, V)"""
         return self._weights.head(rms_norm(hidden, self._weights.final_norm, self.spec.norm_eps))
+
+
+def _described(counts: MatrixCounts | None) -> str:
+    """What the weights are, in the words of the model's line in the window."""
+    if counts is None or not (counts.q4 or counts.q8):
+        return "float32"
+    if counts.q4 and counts.q8:
+        return "4-bit and 8-bit weights"
+    return "4-bit weights" if counts.q4 else "8-bit weights"

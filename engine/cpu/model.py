@@ -39,6 +39,7 @@ class LayerWeights:
     attention: AttentionWeights
     feed_forward_norm: torch.Tensor
     feed_forward: DenseWeights | MoeWeights
+    intermediate_size: int  # inputs of `down`
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,12 @@ def build_layer(
         qk_norm=_qk_norm(prefix, layer.attention, tensors),
         output=fused("output"),
     )
-    return LayerWeights(attention, tensors[prefix + "feed_forward_norm"], feed_forward)
+    return LayerWeights(
+        attention,
+        tensors[prefix + "feed_forward_norm"],
+        feed_forward,
+        layer.feed_forward.intermediate_size,
+    )
 
 
 def _matrices(name: str, tensors: Mapping[str, torch.Tensor], strips: Strips) -> list[Matrix]:

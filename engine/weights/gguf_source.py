@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.errors import ModelFileError
+from engine.foreign_files import shown
 from engine.weights.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from engine.weights.gguf_package import PLAIN_DTYPES, dequantize_into, type_sizes
+from engine.weights.gguf_strips import STRIP_DTYPES, strip_from_blocks
 from engine.weights.source import TensorInfo
 from engine.weights.weight_file import WeightFile, new_buffer
 
 if TYPE_CHECKING:
     import torch
+
+    from engine.weights.strips import Strip
 
 _MODEL_NAMES = {
     "token_embd.weight": "embed_tokens.weight",
@@ -116,6 +122,24 @@ class GgufSource:
         values = values.view(tensor.shape)
         heads = self._interleaved.get(name)
         return values if heads is None else _rotate_half_rows(values, heads)
+
+    def read_strip(self, name: str) -> Strip | None:
+        """The tensor as a strip, where its type is one that loses nothing by it. A stack (E, N, K) comes as
+        E * N rows.
+        """
+        tensor = self._tensors[name]
+        if tensor.dtype not in STRIP_DTYPES or len(tensor.shape) < 2:
+            return None
+        raw = new_buffer(tensor.num_bytes, name)
+        self._file.read_tensor_bytes(raw, tensor.start)
+        rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+        heads = self._interleaved.get(name)
+        if heads is not None:
+            raw = _rotate_half_rows(raw.view(rows, -1), heads).view(-1)
+        try:
+            return strip_from_blocks(raw, tensor.dtype, rows=rows, columns=columns)
+        except ModelFileError as error:
+            raise ModelFileError(f"{shown(tensor.name)}: {error.message}", error.hint) from error
 
     def close(self) -> None:
         self._file.close()

@@ -1,7 +1,8 @@
 """How many bytes a model takes, by arithmetic alone: weights in each format, and the cache of a token.
 
 A strip is a matrix (N, K) as integer codes with one float32 scale for each row and group of 32 inputs.
-Embedding, norms, biases and routers stay as they are; the head is a strip, also where it is the embedding.
+Embedding, norms, biases and routers stay as they are, and so do matrices whose rows don't divide into groups;
+the head is a strip, also where it is the embedding.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ GROUP_SIZE = 32  # inputs that share a scale
 SCALE_BYTES = 4
 FLOAT_BYTES = 4
 
-_MATRICES = ("qkv", "output", "gate_up", "down", "experts.gate_up", "experts.down", "head")
+STRIP_PARAMETERS = ("qkv", "output", "gate_up", "down", "experts.gate_up", "experts.down", "head")
 _STORED_BYTES = {"BF16": 2, "F16": 2, "F32": 4}  # every other type is dequantized to float32
+
+
+@dataclass(frozen=True)
+class MatrixCounts:
+    """How many matrices are held in which form, experts one by one, without embedding and routers."""
+
+    native: int = 0
+    q8: int = 0
+    q4: int = 0
 
 
 @dataclass(frozen=True)
@@ -31,9 +41,10 @@ class WeightBytes:
 
 
 def strip_bytes(num_rows: int, num_inputs: int, bits: int) -> int:
-    """Bytes of one strip with codes of 8 bits, or of 4 bits packed two a byte within a row."""
-    groups = -(-num_inputs // GROUP_SIZE)
-    return num_rows * (-(-num_inputs * bits // 8) + groups * SCALE_BYTES)
+    """Bytes of one strip with codes of 8 bits, or of 4 bits packed two a byte within a row. num_inputs is a
+    multiple of GROUP_SIZE.
+    """
+    return num_rows * (num_inputs * bits // 8 + num_inputs // GROUP_SIZE * SCALE_BYTES)
 
 
 def weight_bytes(
@@ -46,14 +57,14 @@ def weight_bytes(
     for parameter in parameters:
         stored = _native_bytes(parameter, tensors)
         native += stored
-        if parameter.name.split(".", 2)[-1] in _MATRICES:
+        if parameter.name.split(".", 2)[-1] in STRIP_PARAMETERS and parameter.shape[-1] % GROUP_SIZE == 0:
             num_rows = parameter.num_elements // parameter.shape[-1]
             q8 += strip_bytes(num_rows, parameter.shape[-1], 8)
             q4 += strip_bytes(num_rows, parameter.shape[-1], 4)
         else:
             q8 += stored
             q4 += stored
-    if spec.tied_embeddings:
+    if spec.tied_embeddings and spec.hidden_size % GROUP_SIZE == 0:
         q8 += strip_bytes(spec.vocab_size, spec.hidden_size, 8)
         q4 += strip_bytes(spec.vocab_size, spec.hidden_size, 4)
     return WeightBytes(native, q8, q4)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from engine.weights.weight_file import WeightFile
 
 if TYPE_CHECKING:
     import torch
+
+    from engine.weights.strips import Strip
 
 
 @dataclass(frozen=True)
@@ -53,3 +55,13 @@ class TensorSource(Protocol):
 
     def close(self) -> None:
         """Closes the files. Reading afterwards is a mistake of the program. Closing twice does nothing."""
+
+
+@runtime_checkable
+class StripSource(Protocol):
+    """A source some of whose tensors are strips already."""
+
+    def read_strip(self, name: str) -> Strip | None:
+        """The matrix (N, K) with not a bit lost, or None where it isn't stored so; then `read` it. A stack
+        (E, N, K) comes as E * N rows. Raises ModelFileError that names the tensor.
+        """

@@ -12,8 +12,10 @@ import pytest
 import torch
 from model_files import TINY_MODELS, copy_model, edit_json
 
+from engine import engine as engine_module
 from engine.config import EngineConfig
 from engine.cpu.backend import PREFILL_BLOCK
+from engine.cpu.memory import RESERVE_BYTES
 from engine.engine import Engine
 from engine.errors import Cancelled, ComputeFaultError, ContextFullError, EngineError, SettingError
 from engine.generation import (
@@ -25,11 +27,13 @@ from engine.generation import (
     SamplingParams,
     TextDelta,
 )
+from engine.inspection import inspect_model
 from engine.model_folder import open_model
 from engine.progress import LoadProgress, LoadStage
+from engine.weights.sizes import MatrixCounts
 
 MODEL = TINY_MODELS / "tiny-qwen2"
-CPU = EngineConfig(device="cpu")
+CPU = EngineConfig(device="cpu", weights="native")
 PROMPT = tuple(random.Random(7).choices(range(480), k=40))
 
 Load = Callable[..., Engine]
@@ -48,7 +52,9 @@ def load() -> Iterator[Load]:
     engines: list[Engine] = []
 
     def load_folder(path: Path = MODEL, **settings: Any) -> Engine:
-        engines.append(Engine.load(open_model(path), EngineConfig(**{"device": "cpu", **settings})))
+        engines.append(
+            Engine.load(open_model(path), EngineConfig(**{"device": "cpu", "weights": "native", **settings}))
+        )
         return engines[-1]
 
     yield load_folder
@@ -399,8 +405,6 @@ class TestLoad:
         ("settings", "words"),
         [
             ({"device": "cuda"}, "cuda.*cpu"),
-            ({"weights": "q8"}, "weights.*q8.*native"),
-            ({"weights": "q4"}, "weights.*q4.*native"),
             ({"kv": "int8"}, "kv.*int8.*native"),
             ({"activations": "int8"}, "activations.*int8.*float"),
             ({"activations": "int8x2"}, "activations.*int8x2.*float"),
@@ -430,6 +434,33 @@ class TestLoad:
         assert (summary.layers, summary.context_length, summary.device) == (4, 100, "cpu")
         assert summary.parameters == 723_072
         assert summary.weight_bytes == 4 * 723_072
+
+    def test_weights_are_packed_to_8_bits_by_themselves_and_that_is_told(self, load: Load) -> None:
+        summary = load(weights="auto").summary
+        assert summary.weights == "q8"
+        assert summary.matrices == MatrixCounts(q8=4 * 4 + 1)
+        assert summary.device_description.endswith("8-bit weights")
+        assert [notice.code for notice in summary.notices] == ["weights-packed"]
+
+    def test_weights_are_packed_to_4_bits_where_8_do_not_fit(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes = inspect_model(MODEL).weight_bytes
+        monkeypatch.setattr(engine_module, "available_bytes", lambda: RESERVE_BYTES + sizes.q8 - 1)
+        summary = load(weights="auto").summary
+        assert summary.weights == "q4"
+        assert summary.matrices == MatrixCounts(q4=4 * 4 + 1)
+        assert summary.weight_bytes < sizes.q8
+        assert summary.device_description.endswith("4-bit weights")
+        assert [notice.code for notice in summary.notices] == ["weights-packed-to-fit"]
+
+    @pytest.mark.parametrize("weights", ["q8", "q4"])
+    def test_the_card_foretells_the_size_of_packed_weights(self, load: Load, weights: str) -> None:
+        summary = load(weights=weights).summary
+        assert summary.notices == ()
+        vectors = sum(each.num_elements for each in open_model(MODEL).parameters if len(each.shape) == 1)
+        widened = 2 * vectors  # from 16 bits to 32, which the card leaves out
+        assert summary.weight_bytes == getattr(inspect_model(MODEL).weight_bytes, weights) + widened
 
     def test_a_failed_load_leaves_a_loaded_model_working(self, engine: Engine, tmp_path: Path) -> None:
         before = answer(engine)

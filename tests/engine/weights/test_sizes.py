@@ -38,10 +38,8 @@ def test_cache_of_48_layers_and_8192_tokens() -> None:
 @pytest.mark.parametrize(
     ("num_inputs", "q8", "q4"),
     [
-        (1, 1 + 4, 1 + 4),
-        (31, 31 + 4, 16 + 4),
         (32, 32 + 4, 16 + 4),
-        (33, 33 + 8, 17 + 8),
+        (96, 96 + 12, 48 + 12),
         (192, 192 + 24, 96 + 24),
         (288, 288 + 36, 144 + 36),
         (2880, 2880 + 360, 1440 + 360),
@@ -70,6 +68,15 @@ def test_embedding_and_norms_stay_native_and_the_head_is_a_strip() -> None:
     tied_sizes = weight_bytes(tied, decoder_parameters(tied), stored)
     assert tied_sizes.native == sizes.native - 2 * 10 * 64
     assert (tied_sizes.q8, tied_sizes.q4) == (sizes.q8, sizes.q4)
+
+
+def test_matrices_that_do_not_divide_into_groups_stay_native() -> None:
+    spec = model(layers=1, heads=2, kv_heads=1, head_dim=20, hidden=64, inner=100, vocab=10)
+    sizes = weight_bytes(spec, decoder_parameters(spec), {})
+    strips = [(80, 64), (200, 64), (10, 64)]  # qkv, gate_up, head
+    kept = 10 * 64 + 3 * 64 + 64 * 40 + 64 * 100  # with output and down
+    assert sizes.q8 == 4 * kept + sum(n * (k + k // 32 * 4) for n, k in strips)
+    assert sizes.q4 == 4 * kept + sum(n * (k // 2 + k // 32 * 4) for n, k in strips)
 
 
 def test_types_that_are_dequantized_count_as_float32() -> None:

@@ -1,0 +1,316 @@
+"""Whole tiny models with their matrices as strips."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from gguf_files import write_gguf
+from model_files import TINY_MODELS
+
+from engine.cpu import strip_weights
+from engine.cpu.backend import CpuBackend
+from engine.cpu.memory import RESERVE_BYTES
+from engine.cpu.strip_weights import calibration_length, load_strips
+from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
+from engine.model_folder import ModelFolder, open_model
+from engine.models.spec import Parameter, Piece
+from engine.progress import LoadProgress, LoadStage, no_progress
+from engine.weights.quantise import quantise
+from engine.weights.sizes import STRIP_PARAMETERS, MatrixCounts
+from engine.weights.source import TensorInfo
+from engine.weights.strips import dequantise
+
+MODELS = ["tiny-llama-rope3", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3moe-mix", "tiny-qwen3vlmoe"]
+SomeIds = Callable[[int], list[int]]
+
+
+class ChangedTensors:
+    """A source with some of its tensors replaced or changed."""
+
+    def __init__(self, source, change: Callable[[str, torch.Tensor], torch.Tensor]) -> None:  # type: ignore[no-untyped-def]
+        self._source = source
+        self._change = change
+
+    def tensors(self) -> dict[str, TensorInfo]:
+        return dict(self._source.tensors())
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._change(name, self._source.read(name))
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def load(folder: ModelFolder, bits: int, ids: Sequence[int] = (), **options) -> CpuBackend:  # type: ignore[no-untyped-def]
+    return CpuBackend.load(
+        folder.spec,
+        folder.parameters,
+        options.pop("source", folder.tensors),
+        weights="q8" if bits == 8 else "q4",
+        calibration_ids=ids,
+        **options,
+    )
+
+
+def through_strips(tensor: torch.Tensor, piece: Piece, *, bits: int) -> torch.Tensor:
+    """`tensor` as it is once it has been a strip."""
+    rows = tensor.transpose(-1, -2).contiguous() if piece.transpose else tensor
+    strip = quantise(rows.view(-1, rows.shape[-1]), bits=bits, scale_dtype="float32")  # type: ignore[arg-type]
+    values = dequantise(strip).view(rows.shape)
+    return values.transpose(-1, -2).contiguous() if piece.transpose else values
+
+
+def logits(backend: CpuBackend, ids: Sequence[int]) -> torch.Tensor:
+    return backend.forward(ids, backend.new_cache(), all_logits=True)
+
+
+def greedy(backend: CpuBackend, ids: Sequence[int], count: int) -> list[int]:
+    cache = backend.new_cache()
+    found = [int(backend.forward(ids, cache).argmax())]
+    while len(found) < count:
+        found.append(int(backend.forward(found[-1:], cache).argmax()))
+    return found
+
+
+def nll(backend: CpuBackend, ids: Sequence[int]) -> float:
+    found = logits(backend, ids)[:-1].double().log_softmax(-1)
+    return -float(found.gather(1, torch.tensor(ids[1:])[:, None]).mean())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_strips_is_the_model_of_what_they_stand_for(
+    name: str, bits: int, some_ids: SomeIds, given_tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    """The reference has every matrix replaced by its dequantised strip, and is run natively."""
+    ids = some_ids(70)
+    folder = open_model(TINY_MODELS / name)
+    parameters = folder.parameters
+    if folder.spec.tied_embeddings:
+        embed = parameters[0]
+        parameters = (*parameters, Parameter("head", embed.shape, (Piece("head", embed.shape),)))
+    tensors = {info: folder.tensors.read(info) for info in folder.tensors.tensors()}
+    tensors.setdefault("head", tensors["embed_tokens.weight"])
+    for parameter in parameters:
+        if parameter.name.split(".", 2)[-1] in STRIP_PARAMETERS:
+            for piece in parameter.pieces:
+                tensors[piece.source] = through_strips(tensors[piece.source], piece, bits=bits)
+    spec = replace(folder.spec, tied_embeddings=False)
+    reference = CpuBackend.load(spec, parameters, given_tensors(tensors))
+    # Scales of float32 don't depend on what else is in the matrix, so pieces can be packed one by one.
+    monkeypatch.setattr(strip_weights, "quantise", partial(quantise, scale_dtype="float32"))
+    backend = load(folder, bits)
+    folder.tensors.close()
+    torch.testing.assert_close(logits(backend, ids), logits(reference, ids), rtol=0, atol=1e-4)
+    assert greedy(backend, ids, 12) == greedy(reference, ids, 12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_8_bits_hardly_change_a_model_and_4_bits_a_little(
+    name: str, load_backend: Callable[[str], CpuBackend], some_ids: SomeIds
+) -> None:
+    ids = some_ids(200)
+    native = nll(load_backend(name), ids)
+    with_8 = nll(load(open_model(TINY_MODELS / name), 8), ids)
+    with_4 = nll(load(open_model(TINY_MODELS / name), 4, some_ids(100)), ids)
+    assert abs(with_8 / native - 1) < 0.001
+    assert abs(with_4 / native - 1) < 0.03
+    assert with_4 != native
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loading_twice_gives_the_same_bits(name: str, some_ids: SomeIds) -> None:
+    once, twice = (load(open_model(TINY_MODELS / name), 4, some_ids(700)) for _ in range(2))
+    assert torch.equal(logits(once, some_ids(9)), logits(twice, some_ids(9)))
+
+
+def test_calibration_lowers_the_error_of_the_outputs(some_ids: SomeIds) -> None:
+    """Weighted by what the layers' inputs are like, the last hidden states come closer to native ones."""
+    name, ids = "tiny-qwen3", some_ids(200)
+    folder = open_model(TINY_MODELS / name)
+    loud = torch.ones(folder.spec.hidden_size)
+    loud[::7] = 30.0  # some inputs are much larger than others, as in every real model
+
+    def change(source: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * loud if "norm" in source and len(tensor) == len(loud) else tensor
+
+    source = ChangedTensors(folder.tensors, change)
+    native = logits(CpuBackend.load(folder.spec, folder.parameters, source), ids)
+    errors = [
+        float((logits(load(folder, 4, seen, source=source), ids) - native).square().mean())
+        for seen in (some_ids(300), [])
+    ]
+    folder.tensors.close()
+    assert errors[0] < 0.9 * errors[1]
+
+
+def test_counts_and_sizes_of_a_model_with_experts() -> None:
+    folder = open_model(TINY_MODELS / "tiny-qwen3moe-mix")
+    backend = load(folder, 8)
+    matrices = sum(
+        math.prod(parameter.shape[:-2]) if len(parameter.shape) == 3 else 1
+        for parameter in folder.parameters
+        if parameter.name.split(".", 2)[-1] in STRIP_PARAMETERS
+    )
+    assert backend.counts == MatrixCounts(q8=matrices)
+    assert backend.notices == ()
+
+
+def test_progress_grows_to_its_total_and_ends_there() -> None:
+    steps: list[LoadProgress] = []
+    load(open_model(TINY_MODELS / "tiny-qwen3"), 4, [1, 2, 3], on_progress=steps.append)
+    assert {step.stage for step in steps} == {LoadStage.WEIGHTS}
+    assert len({step.total for step in steps}) == 1
+    done = [step.done for step in steps]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, steps[0].total)
+    assert len(set(done)) > 10
+
+
+class CancelledAt(threading.Event):
+    def __init__(self, look: int) -> None:
+        super().__init__()
+        self.looks = 0
+        self._look = look
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks >= self._look
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_cancel_is_seen_wherever_the_load_is(bits: int) -> None:
+    never = CancelledAt(10**9)
+    load(open_model(TINY_MODELS / "tiny-qwen3"), bits, [1, 2, 3], cancel=never)
+    assert never.looks > 20
+    for look in range(1, never.looks + 1):
+        folder = open_model(TINY_MODELS / "tiny-qwen3")
+        with pytest.raises(Cancelled):
+            load(folder, bits, [1, 2, 3], cancel=CancelledAt(look))
+        folder.tensors.close()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["layers.2.self_attn.k_proj.weight", "layers.0.mlp.down_proj.weight"])
+@pytest.mark.parametrize("ids", [[], [1, 2, 3]])
+def test_weights_that_are_no_numbers_are_refused_by_name(name: str, bad: float, ids: list[int]) -> None:
+    folder = open_model(TINY_MODELS / "tiny-qwen3")
+
+    def change(source: str, tensor: torch.Tensor) -> torch.Tensor:
+        if source == name:
+            tensor[3, 5] = bad
+        return tensor
+
+    with pytest.raises(ModelFileError, match=f"{name}.*not finite"):
+        load(folder, 4, ids, source=ChangedTensors(folder.tensors, change))
+    folder.tensors.close()
+
+
+def test_too_little_memory_is_told_before_anything_is_read(
+    given_tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(strip_weights, "available_bytes", lambda: RESERVE_BYTES + 280_063)
+    folder = open_model(TINY_MODELS / "tiny-qwen3")
+
+    def change(source: str, tensor: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("nothing was to be read")
+
+    with pytest.raises(OutOfMemoryError, match="4-bit strips"):
+        load(folder, 4, source=ChangedTensors(folder.tensors, change))
+    folder.tensors.close()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_rows_that_do_not_divide_stay_as_they_are_and_are_counted(tied: bool, given_tensors) -> None:  # type: ignore[no-untyped-def]
+    from engine.models.parameters import decoder_parameters
+    from engine.models.spec import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, RopeSpec
+
+    attention = AttentionSpec(2, 1, 20, scale=0.2, rope=RopeSpec(1e4, 20))  # output: 40 inputs
+    spec = ModelSpec("X", "Llama", 64, 30, 128, 1e-5, (LayerSpec(attention, DenseSpec(100)),) * 2, tied)
+    parameters = decoder_parameters(spec)
+    source = given_tensors(
+        {piece.source: torch.randn(piece.shape) / 8 for each in parameters for piece in each.pieces}
+    )
+    loaded = load_strips(
+        spec, parameters, source, bits=8, calibration_ids=(), on_progress=no_progress, cancel=None
+    )
+    assert loaded.counts == MatrixCounts(native=4, q8=5)
+    assert [notice.code for notice in loaded.notices] == ["matrices-not-packed"]
+    native = CpuBackend.load(spec, parameters, source)
+    packed = CpuBackend(spec, loaded.weights)
+    torch.testing.assert_close(logits(packed, [1, 2, 3]), logits(native, [1, 2, 3]), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("Q8_0", 8), ("Q4_0", 4), ("Q4_0", 8)])
+@pytest.mark.parametrize("name", ["tiny-qwen2", "tiny-llama-rope3"])
+def test_blocks_of_a_gguf_file_are_taken_as_they_are(
+    name: str, kind: str, bits: int, tmp_path: Path, some_ids: SomeIds
+) -> None:
+    """So the model computes what its native form computes, which dequantises the same blocks."""
+    path = write_gguf(name, tmp_path / "model.gguf", kind=kind)
+    folder = open_model(path)
+    native = CpuBackend.load(folder.spec, folder.parameters, folder.tensors)
+    backend = load(folder, bits, some_ids(50))
+    folder.tensors.close()
+    assert backend.counts is not None
+    assert backend.counts.native == 0
+    assert (backend.counts.q8 == 0) == (kind == "Q4_0")
+    torch.testing.assert_close(logits(backend, some_ids(40)), logits(native, some_ids(40)), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_experts_that_are_stored_as_strips_are_taken_apart(stacked: bool) -> None:
+    gate, up = torch.randn(3, 2, 64), torch.randn(3, 2, 64)
+    if stacked:
+        pieces = (Piece("gate", (3, 2, 64)), Piece("up", (3, 2, 64)))
+        stored = [quantise(each.view(6, 64), bits=4) for each in (gate, up)]
+    else:
+        pieces = tuple(Piece(f"{part}{i}", (2, 64)) for i in range(3) for part in ("gate", "up"))
+        stored = [quantise(part[i], bits=4) for i in range(3) for part in (gate, up)]
+    strips = strip_weights._split_experts(Parameter("layers.0.experts.gate_up", (3, 4, 64), pieces), stored)
+    assert len(strips) == 3
+    for expert, strip in enumerate(strips):
+        expected = quantise(torch.cat((gate[expert], up[expert])), bits=4)
+        assert torch.equal(strip.codes, expected.codes)
+        assert torch.equal(strip.scales, expected.scales)
+
+
+def test_most_that_is_held_is_the_strips_and_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted at every quantisation: the bytes of tensors that were read and still wait."""
+    folder = open_model(TINY_MODELS / "tiny-qwen3")
+    waiting: list[int] = []
+    original = strip_weights._StripLoader._quantise
+
+    def spy(self, parameter, importance):  # type: ignore[no-untyped-def]
+        kept = {"embed", "final_norm"} | {name for name in self._tensors if "norm" in name}
+        waiting.append(sum(tensor.nbytes for name, tensor in self._tensors.items() if name not in kept))
+        original(self, parameter, importance)
+
+    monkeypatch.setattr(strip_weights._StripLoader, "_quantise", spy)
+    load(folder, 4, [1, 2])
+
+    def stored(parameters: Sequence[Parameter]) -> int:
+        infos = folder.tensors.tensors()
+        return sum(infos[piece.source].num_bytes for each in parameters for piece in each.pieces)
+
+    layer = stored([each for each in folder.parameters if each.name.startswith("layers.0.")])
+    head = stored([each for each in folder.parameters if each.name in ("head", "embed")])
+    folder.tensors.close()
+    assert max(waiting) <= max(layer, head)
+
+
+def test_larger_models_are_calibrated_with_less_text() -> None:
+    def length(num_elements: int) -> int:
+        return calibration_length([Parameter("w", (num_elements, 1))], 2500)
+
+    assert length(135_000_000) == 2500
+    assert 256 < length(1_500_000_000) < 2500
+    assert length(30_000_000_000) == 256
+    assert calibration_length([Parameter("w", (1,))], 0) == 0
