@@ -88,7 +88,8 @@ define internal [2 x <16 x float>] @codes8(ptr %row, i64 %block) alwaysinline {
 """,
 }
 
-# A thread's share of the rows, from `_Task`. `shift` turns a block's number into its group's.
+# A thread's share of the rows, from `_Task`. `shift` turns a block's number into its group's. The team is asked
+# how large it is: OpenMP may give fewer threads than were wanted.
 _SHARE = """
 define void @{name}_share(ptr %task) {{
   %codes = load ptr, ptr %task
@@ -104,10 +105,12 @@ define void @{name}_share(ptr %task) {{
   %shift = load i64, ptr %p5
   %p6 = getelementptr i64, ptr %task, i64 6
   %rows = load i64, ptr %p6
-  %p7 = getelementptr i64, ptr %task, i64 7
-  %threads = load i64, ptr %p7
+  %p7 = getelementptr ptr, ptr %task, i64 7
+  %thread_num = load ptr, ptr %p7
   %p8 = getelementptr ptr, ptr %task, i64 8
-  %thread_num = load ptr, ptr %p8
+  %num_threads = load ptr, ptr %p8
+  %threads32 = call i32 %num_threads()
+  %threads = sext i32 %threads32 to i64
   %number32 = call i32 %thread_num()
   %number = sext i32 %number32 to i64
   %following = add i64 %number, 1
@@ -283,8 +286,8 @@ class _Task(ctypes.Structure):
         ("blocks", ctypes.c_int64),
         ("shift", ctypes.c_int64),
         ("rows", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
         ("thread_num", ctypes.c_void_p),
+        ("num_threads", ctypes.c_void_p),
     )
 
 
@@ -293,7 +296,8 @@ class _OpenMp:
     """torch's own team of threads."""
 
     parallel: Callable[..., Any]
-    thread_num: int  # address
+    thread_num: int  # address of omp_get_thread_num
+    num_threads: int  # address of omp_get_num_threads
 
 
 class StripKernels:
@@ -328,8 +332,9 @@ class StripKernels:
         if threads == 1:
             self._plain[name](*pointers, blocks, shift, 0, strip.rows)
         elif self._open_mp is not None:
-            task = _Task(*pointers, blocks, shift, strip.rows, threads, self._open_mp.thread_num)
-            self._open_mp.parallel(self._shares[name], ctypes.byref(task), threads, 0)
+            team = self._open_mp
+            task = _Task(*pointers, blocks, shift, strip.rows, team.thread_num, team.num_threads)
+            team.parallel(self._shares[name], ctypes.byref(task), threads, 0)
         else:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(threads, "strips")
@@ -377,10 +382,14 @@ def _torch_open_mp() -> _OpenMp | None:
     try:
         # Loaded already: a look-up by its handle also finds what it was linked with.
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{ending}"))
-        parallel, thread_num = library.GOMP_parallel, library.omp_get_thread_num
+        parallel = library.GOMP_parallel
+        functions = library.omp_get_thread_num, library.omp_get_num_threads
     except (OSError, AttributeError):
         return None
     parallel.restype = None
     parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    address = ctypes.cast(thread_num, ctypes.c_void_p).value
-    return None if address is None else _OpenMp(parallel, address)
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+    thread_num, num_threads = addresses
+    if thread_num is None or num_threads is None:
+        return None
+    return _OpenMp(parallel, thread_num, num_threads)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,6 +16,7 @@ from engine.cpu.strip_kernels import StripKernels, strip_kernels
 from engine.cpu.strip_matrix import StripMatrix
 from engine.weights.strips import Strip, dequantise, pack
 
+ROOT = Path(__file__).resolve().parents[3]
 SHAPES = [(1, 32), (3, 96), (4, 288), (37, 576), (130, 256), (65, 1536)]
 TOKENS = [1, 2, 3, 16, 33, 65]
 
@@ -100,6 +106,22 @@ def test_a_row_has_the_same_bits_whoever_computes_it(threads: int, open_mp: bool
         assert torch.equal(kernels.dot(strip, x), expected)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_team_smaller_than_wanted_still_does_all_rows() -> None:
+    """OpenMP may give fewer threads than it is asked for; no row may be left as it lay."""
+    program = (
+        "import torch\n"
+        "from engine.cpu.strip_matrix import StripMatrix\n"
+        "from engine.weights.strips import Strip\n"
+        "torch.set_num_threads(4)\n"
+        "strip = Strip(8, 32, torch.ones(40, 32, dtype=torch.int8), torch.ones(40, 1))\n"
+        "for _ in range(20):\n"
+        "    assert bool((StripMatrix(strip)(torch.ones(1, 32)) == 32).all())\n"
+        "    torch.full((1, 40), 7.0)\n"
+    )
+    environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120, cwd=ROOT)
 
 
 def test_rows_do_not_depend_on_how_many_there_are() -> None:
