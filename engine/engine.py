@@ -6,6 +6,7 @@ time; only the `cancel` events may be set from elsewhere.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from engine.errors import Cancelled, ContextFullError, SettingError
 from engine.foreign_files import shown
 from engine.generation import GenerationEvent, GenerationRequest, SamplingParams
 from engine.model_folder import ModelFolder
+from engine.model_identity import model_identity
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.resolution import ResolvedConfig, resolve_config
@@ -31,7 +33,11 @@ from engine.sampling import Sampler
 from engine.states.store import StateStore
 from engine.text_stream import TextStream
 from engine.tokenizer import Tokenizer, load_tokenizer
+from engine.weights.quantise import QUANTISER_VERSION
 from engine.weights.sizes import MatrixCounts, weight_bytes
+from engine.weights.strip_cache import StripCache, default_root
+from engine.weights.strip_file import StripKey
+from engine.weights.strip_shelf import StripShelf
 
 if TYPE_CHECKING:
     from engine.cpu.backend import CpuBackend
@@ -287,9 +293,25 @@ def _load_backend(
         folder.tensors,
         weights=weights,
         calibration_ids=ids,
+        shelf=None if weights == "native" else _shelf(folder, weights, ids),
         on_progress=on_progress,
         cancel=cancel,
     )
+
+
+def _shelf(folder: ModelFolder, weights: WeightFormat, calibration_ids: Sequence[int]) -> StripShelf:
+    """The model's place among the strips that are kept in the person's cache folder."""
+    from engine.cpu.strip_weights import GROUP
+
+    text = " ".join(map(str, calibration_ids)).encode()
+    key = StripKey(
+        model=model_identity(folder),
+        bits=4 if weights == "q4" else 8,
+        group=GROUP,
+        quantiser_version=QUANTISER_VERSION,
+        calibration=hashlib.blake2b(text, digest_size=16).hexdigest() if calibration_ids else "",
+    )
+    return StripShelf(StripCache(default_root()), key, lambda: model_identity(folder))
 
 
 def _self_check(backend: Backend, cancel: threading.Event | None) -> tuple[Notice, ...]:

@@ -22,6 +22,7 @@ from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
 from engine.weights.sizes import MatrixCounts
 from engine.weights.source import TensorSource
+from engine.weights.strip_shelf import StripShelf
 from engine.weights.strips import Bits
 
 _STRIP_BITS: Mapping[WeightFormat, Bits] = {"q8": 8, "q4": 4}
@@ -63,12 +64,14 @@ class CpuBackend:
         *,
         weights: WeightFormat = "native",
         calibration_ids: Sequence[int] = (),
+        shelf: StripShelf | None = None,
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
     ) -> CpuBackend:
         """Reads all weights. Raises OutOfMemoryError, ModelFileError, Cancelled; nothing is kept then.
 
-        calibration_ids: a text by which 4-bit codes are chosen; see `engine.cpu.strip_weights`.
+        calibration_ids: a text by which 4-bit codes are chosen; shelf: where strips are kept from one load to
+        the next; see `engine.cpu.strip_weights`.
         """
         if weights != "native":
             strips = load_strips(
@@ -77,6 +80,7 @@ class CpuBackend:
                 source,
                 bits=_STRIP_BITS[weights],
                 calibration_ids=calibration_ids,
+                shelf=shelf,
                 on_progress=on_progress,
                 cancel=cancel,
             )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -29,6 +29,7 @@ from engine.progress import LoadProgress, LoadStage, ProgressCallback
 from engine.weights.quantise import LARGEST_WEIGHT, quantise
 from engine.weights.sizes import STRIP_PARAMETERS, MatrixCounts, weight_bytes
 from engine.weights.source import StripSource, TensorSource
+from engine.weights.strip_shelf import NoShelf, Shelf, StripShelf, strip_names
 from engine.weights.strips import Bits, Group, Strip, codes_of, concatenate, fits, take_rows
 
 GROUP: Group = 32
@@ -50,10 +51,12 @@ def load_strips(
     *,
     bits: Bits,
     calibration_ids: Sequence[int],
+    shelf: StripShelf | None = None,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> LoadedStrips:
-    """calibration_ids: some text of the model's language, only looked at for 4 bits; may be empty.
+    """calibration_ids: some text of the model's language, only looked at for 4 bits; may be empty. shelf:
+    where strips are kept from one load to the next; None keeps none.
 
     Raises OutOfMemoryError before reading anything, Cancelled, and ModelFileError for weights that are no
     numbers, with the tensor's name.
@@ -68,7 +71,37 @@ def load_strips(
         )
     # Not inference mode: it holds for one thread, and the quantiser's others may not write to its tensors.
     with torch.no_grad():
-        return _StripLoader(spec, parameters, source, bits, on_progress, cancel).load(calibration_ids)
+
+        def load(shelf: Shelf) -> LoadedStrips:
+            loader = _StripLoader(spec, parameters, source, bits, shelf, on_progress, cancel)
+            return loader.load(calibration_ids)
+
+        if shelf is None:
+            return load(NoShelf())
+        loaded = shelf.run(_names(spec, parameters), load)
+    return replace(loaded, notices=(*loaded.notices, *shelf.notices))
+
+
+def _names(spec: ModelSpec, parameters: Sequence[Parameter]) -> list[str]:
+    """Of every matrix that becomes a strip."""
+    shapes = {parameter.name: parameter.shape for parameter in parameters if is_strip(parameter.name)}
+    if spec.tied_embeddings:
+        shapes["head"] = next(parameter.shape for parameter in parameters if parameter.name == "embed")
+    return [
+        each
+        for name, shape in shapes.items()
+        if fits(shape[-1], GROUP)
+        for each in strip_names(name, _num_matrices(shape))
+    ]
+
+
+def is_strip(name: str) -> bool:
+    """Whether a parameter of this name is kept as strips, where its rows can be cut into groups."""
+    return name.split(".", 2)[-1] in STRIP_PARAMETERS
+
+
+def _num_matrices(shape: Sequence[int]) -> int:
+    return shape[0] if len(shape) == 3 else 1
 
 
 def calibration_length(parameters: Sequence[Parameter], available: int) -> int:
@@ -86,6 +119,7 @@ class _StripLoader:
         parameters: Sequence[Parameter],
         source: TensorSource,
         bits: Bits,
+        shelf: Shelf,
         on_progress: ProgressCallback,
         cancel: threading.Event | None,
     ) -> None:
@@ -94,6 +128,7 @@ class _StripLoader:
         self._source = source
         self._infos = source.tensors()
         self._bits: Bits = bits
+        self._shelf = shelf
         self._on_progress = on_progress
         self._cancel = cancel
         self._tensors: dict[str, torch.Tensor] = {}
@@ -159,7 +194,7 @@ class _StripLoader:
         self._finish([stored.name])
 
     def _calibration(self, ids: Sequence[int]) -> Calibration | None:
-        if self._bits != 4 or not ids:
+        if self._bits != 4 or self._shelf.filled or not ids:
             return None
         length = calibration_length(self._parameters, len(ids))
         hidden = self._tensors["embed"].index_select(0, torch.tensor(ids[:length])).float()
@@ -169,7 +204,7 @@ class _StripLoader:
         """Into strips where the file has them, else as stored."""
         for parameter in parameters:
             self._stop_if_cancelled()
-            if parameter.name.split(".", 2)[-1] in STRIP_PARAMETERS and self._read_as_strip(parameter):
+            if is_strip(parameter.name) and self._read_as_strip(parameter):
                 continue
             filler = ParameterFiller(parameter, stored_type(parameter, self._infos))
             for piece in parameter.pieces:
@@ -177,7 +212,13 @@ class _StripLoader:
             self._tensors[parameter.name] = filler.finished()
 
     def _read_as_strip(self, parameter: Parameter) -> bool:
-        """Whether all pieces are stored as strips with at most the bits that are asked for."""
+        """Whether its strips are kept from an earlier load, or all pieces are stored as strips with at most
+        the bits that are asked for.
+        """
+        kept = self._shelf.read(parameter.name, _num_matrices(parameter.shape))
+        if kept is not None:
+            self._keep(parameter.name, kept)
+            return True
         source = self._source
         if not isinstance(source, StripSource) or any(piece.transpose for piece in parameter.pieces):
             return False
@@ -215,6 +256,7 @@ class _StripLoader:
 
     def _keep(self, name: str, strips: Sequence[Strip]) -> None:
         self._strips[name] = strips
+        self._shelf.add(name, strips)
         for strip in strips:
             self._counts["q8" if strip.bits == 8 else "q4"] += 1
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
     from engine.weights.scale_search import Floats, ScaleDtype, ScaleSearch
 
+QUANTISER_VERSION = 1
+"""Raised whenever the same weights would become other strips, or strips get other names: those that were kept
+by an earlier version are made again then.
+"""
+
 CHUNK_ELEMENTS = 2**18  # at a time and thread: long enough for numpy, and its buffers stay in the cache
 LARGEST_WEIGHT = 2.0**120  # a product with more is soon no float32
 

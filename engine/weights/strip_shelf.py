@@ -1,0 +1,109 @@
+"""The strips of one model between two loads: read where they are kept, else kept while they are made.
+
+A load is run on a `Shelf` and need not know which of the two it is: it asks for each parameter's strips, and
+gives those that it had to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from engine.notices import Notice
+from engine.weights.strip_cache import StripCache, StripWriter
+from engine.weights.strip_file import StripFile, StripFileError, StripKey
+
+if TYPE_CHECKING:
+    from engine.weights.strips import Strip
+
+Loaded = TypeVar("Loaded")
+
+
+class Shelf(Protocol):
+    """Where a load looks before it makes strips, and leaves those that it made."""
+
+    filled: bool
+    """Whether every strip is there: then nothing has to be made, or prepared for."""
+
+    def read(self, name: str, count: int) -> Sequence[Strip] | None:
+        """The `count` matrices of a parameter; None if they have to be made. Raises StripFileError."""
+
+    def add(self, name: str, strips: Sequence[Strip]) -> None: ...
+
+
+class NoShelf:
+    """For loads whose strips nobody keeps."""
+
+    filled = False
+
+    def read(self, name: str, count: int) -> Sequence[Strip] | None:
+        return None
+
+    def add(self, name: str, strips: Sequence[Strip]) -> None:
+        return
+
+
+class StripShelf:
+    """A model's place in the cache. `notices` say what went wrong with it; a load never fails by that."""
+
+    def __init__(self, cache: StripCache, key: StripKey, model_now: Callable[[], str]) -> None:
+        """model_now: the identity of the model's files, which may have changed while they were read."""
+        self.notices: list[Notice] = []
+        self._cache = cache
+        self._key = key
+        self._model_now = model_now
+
+    def run(self, names: Iterable[str], load: Callable[[Shelf], Loaded]) -> Loaded:
+        """`load` on the strips that are kept. If there are none, or they turn out damaged while they are
+        read, `load` makes them, all of `names` (see `strip_names`), and they are kept.
+        """
+        lookup = self._cache.open(self._key)
+        self.notices += lookup.notices
+        if lookup.file is not None:
+            with closing(lookup.file):
+                try:
+                    return load(_Filled(lookup.file))
+                except StripFileError as error:
+                    self.notices.append(self._cache.discard(lookup.file, error))
+        with self._cache.writer(self._key, names) as writer:
+            loaded = load(_Filling(writer))
+            if self._model_now() == self._key.model:
+                writer.commit()
+        self.notices += writer.notices
+        return loaded
+
+
+def strip_names(name: str, count: int) -> list[str]:
+    """The names of a parameter's `count` matrices."""
+    return [name] if count == 1 else [f"{name}.{index}" for index in range(count)]
+
+
+class _Filled:
+    filled = True
+
+    def __init__(self, file: StripFile) -> None:
+        self._file = file
+
+    def read(self, name: str, count: int) -> Sequence[Strip] | None:
+        try:
+            return [self._file.read_strip(each) for each in strip_names(name, count)]
+        except KeyError:
+            return None  # a matrix whose rows can't be cut into groups
+
+    def add(self, name: str, strips: Sequence[Strip]) -> None:
+        return  # it came from here
+
+
+class _Filling:
+    filled = False
+
+    def __init__(self, writer: StripWriter) -> None:
+        self._writer = writer
+
+    def read(self, name: str, count: int) -> Sequence[Strip] | None:
+        return None
+
+    def add(self, name: str, strips: Sequence[Strip]) -> None:
+        for each, strip in zip(strip_names(name, len(strips)), strips, strict=True):
+            self._writer.add_strip(each, strip)

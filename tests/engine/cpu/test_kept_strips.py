@@ -1,0 +1,109 @@
+"""Loads that find the strips of an earlier one: the same model, bit for bit, and never a damaged one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from model_files import TINY_MODELS
+
+from engine.config import EngineConfig
+from engine.cpu import strip_weights
+from engine.engine import Engine
+from engine.model_folder import open_model
+from engine.weights.strip_cache import default_root
+
+IDS = list(range(3, 60))
+MODELS = ["tiny-qwen3", "tiny-qwen3moe-mix"]  # tied, dense; untied, with experts and a router
+
+
+@pytest.fixture
+def quantised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the quantiser was called for."""
+    calls: list[str] = []
+    real = strip_weights.quantise
+
+    def counting(weight: torch.Tensor, **options):  # type: ignore[no-untyped-def]
+        calls.append(str(tuple(weight.shape)))
+        return real(weight, **options)
+
+    monkeypatch.setattr(strip_weights, "quantise", counting)
+    return calls
+
+
+def load(name: str, weights: str) -> Engine:
+    return Engine.load(open_model(TINY_MODELS / name), EngineConfig(weights=weights))  # type: ignore[arg-type]
+
+
+def codes(engine: Engine) -> list[str]:
+    return [notice.code for notice in engine.summary.notices if notice.code.startswith("strips-")]
+
+
+def kept_file() -> Path:
+    [path] = default_root().glob("*.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("weights", ["q8", "q4"])
+@pytest.mark.parametrize("name", MODELS)
+def test_second_load_makes_nothing_and_is_the_same_model(
+    name: str, weights: str, quantised: list[str]
+) -> None:
+    first = load(name, weights)
+    made = len(quantised)
+    assert made > 0
+    second = load(name, weights)
+    assert len(quantised) == made
+    assert second.summary.matrices == first.summary.matrices
+    assert second.score(IDS) == first.score(IDS)
+    assert codes(first) == codes(second) == []
+
+
+def test_each_precision_is_kept_by_itself(quantised: list[str]) -> None:
+    load("tiny-qwen3", "q8")
+    made = len(quantised)
+    load("tiny-qwen3", "q4")
+    assert len(quantised) == 2 * made
+    load("tiny-qwen3", "native")
+    assert len(list(default_root().glob("*.safetensors"))) == 2
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.99], ids="{:.0%}".format)
+def test_damaged_file_is_told_and_made_again(place: float, quantised: list[str]) -> None:
+    sound = load("tiny-qwen3", "q8").score(IDS)
+    made = len(quantised)
+    path = kept_file()
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(content)
+    again = load("tiny-qwen3", "q8")
+    assert codes(again) == ["strips-unusable"]
+    assert again.score(IDS) == sound
+    assert len(quantised) == 2 * made
+    assert codes(load("tiny-qwen3", "q8")) == []
+    assert len(quantised) == 2 * made
+
+
+def test_folder_that_can_not_be_written_is_told_and_the_model_loads() -> None:
+    default_root().parent.mkdir(parents=True, exist_ok=True)
+    default_root().write_text("a file where the folder should be")
+    engine = load("tiny-qwen3", "q8")
+    assert "strips-not-kept" in codes(engine)
+    assert engine.score(IDS).n == len(IDS) - 1
+
+
+def test_model_whose_file_changed_is_packed_again(tmp_path: Path, quantised: list[str]) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in (TINY_MODELS / "tiny-qwen3").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    first = Engine.load(open_model(folder), EngineConfig(weights="q8")).score(IDS)
+    made = len(quantised)
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1000:] = bytes(1000)
+    weights.write_bytes(content)
+    second = Engine.load(open_model(folder), EngineConfig(weights="q8")).score(IDS)
+    assert len(quantised) == 2 * made
+    assert second != first
