@@ -99,26 +99,34 @@ class Photographer:
             return num_characters >= ENOUGH_CHARACTERS
 
         self._window.chat.send_requested.emit(QUESTION)
-        self._wait(self._controller.answer_extended, enough)
+        self._wait(self._controller.answer_extended, enough, or_else=self._controller.answer_finished)
         self.take("mid-answer")
-        self._controller.stop_answer()
-        self._wait(self._controller.answer_finished)
+        if self._controller.answering:
+            self._controller.stop_answer()
+            self._wait(self._controller.answer_finished)
 
-    def _wait(self, signal, wanted: Callable[..., bool] = lambda *_: True) -> None:
-        """Runs the loop until the signal brings what is wanted."""
+    def _wait(self, signal, wanted: Callable[..., bool] = lambda *_: True, *, or_else=None) -> None:
+        """Runs the loop until the signal brings what is wanted, or the other signal comes."""
         loop = QEventLoop()
 
         def on_signal(*arguments) -> None:
             if wanted(*arguments):
                 loop.exit(0)
 
+        def on_other(*_: object) -> None:
+            loop.exit(0)
+
         signal.connect(on_signal)
+        if or_else is not None:
+            or_else.connect(on_other)
         timer = QTimer()
         timer.setSingleShot(True)
         timer.timeout.connect(lambda: loop.exit(1))
         timer.start(TIMEOUT_MS)
         failed = loop.exec()
         signal.disconnect(on_signal)
+        if or_else is not None:
+            or_else.disconnect(on_other)
         if failed:
             raise SystemExit(f"Nothing happened within {TIMEOUT_MS // 1000} s.")
 
