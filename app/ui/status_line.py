@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ICON = 14
 # Notices that this line says for as long as they hold, so that no banner has to repeat them at every load.
-STANDING_CODES = frozenset({"device-cpu", "weights-q8"})
+STANDING_CODES = frozenset({"device-cpu", "weights-packed"})
 
 
 class StatusLine(QWidget):

@@ -258,7 +258,7 @@ def test_what_the_status_line_says_all_the_time_is_no_banner_at_every_load(
 ) -> None:
     script.summary_notices = (
         Notice("device-cpu", "The model runs on the CPU."),
-        Notice("weights-q8", "The weights are packed to 8 bits."),
+        Notice("weights-packed", "The weights are packed to 8 bits."),
     )
     load(qtbot, window, model_folder)
     assert not window.banners.isVisible()
