@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.generation import SamplingParams
 
-CHAT_SAMPLING = SamplingParams(temperature=0.6, top_p=0.95, min_p=0.05, repetition_penalty=1.05)
+CHAT_SAMPLING = SamplingParams(temperature=0.3, top_p=0.9, min_p=0.05, repetition_penalty=1.05)
 """For models without recommendations, GGUF files above all. Always taking the likeliest token makes small
 models repeat one line for ever; min-p keeps the tail out, and the slight penalty leaves code alone.
 """
