@@ -12,6 +12,7 @@ from engine.config import WeightFormat
 from engine.cpu.attention import PAGE
 from engine.cpu.kv_cache import KvCache
 from engine.cpu.layers import LayerRunner
+from engine.cpu.memory import failed_allocations_told
 from engine.cpu.model import ModelWeights, build_weights
 from engine.cpu.ops import rms_norm
 from engine.cpu.strip_weights import load_strips
@@ -73,21 +74,22 @@ class CpuBackend:
         calibration_ids: a text by which 4-bit codes are chosen; shelf: where strips are kept from one load to
         the next; see `engine.cpu.strip_weights`.
         """
-        if weights != "native":
-            strips = load_strips(
-                spec,
-                parameters,
-                source,
-                bits=_STRIP_BITS[weights],
-                calibration_ids=calibration_ids,
-                shelf=shelf,
-                on_progress=on_progress,
-                cancel=cancel,
-            )
-            return cls(spec, strips.weights, notices=strips.notices, counts=strips.counts)
-        with torch.inference_mode():
-            loaded = load_parameters(parameters, source, on_progress=on_progress, cancel=cancel)
-            return cls(spec, build_weights(spec, loaded.tensors), notices=loaded.notices)
+        with failed_allocations_told():
+            if weights != "native":
+                strips = load_strips(
+                    spec,
+                    parameters,
+                    source,
+                    bits=_STRIP_BITS[weights],
+                    calibration_ids=calibration_ids,
+                    shelf=shelf,
+                    on_progress=on_progress,
+                    cancel=cancel,
+                )
+                return cls(spec, strips.weights, notices=strips.notices, counts=strips.counts)
+            with torch.inference_mode():
+                loaded = load_parameters(parameters, source, on_progress=on_progress, cancel=cancel)
+                return cls(spec, build_weights(spec, loaded.tensors), notices=loaded.notices)
 
     def new_cache(self) -> KvCache:
         layers = [layer.attention for layer in self.spec.layers]
@@ -103,7 +105,7 @@ class CpuBackend:
     ) -> torch.Tensor:
         assert isinstance(cache, KvCache)
         assert ids, "there is nothing to run"
-        with torch.inference_mode():
+        with torch.inference_mode(), failed_allocations_told():
             logits = self._forward(torch.tensor(ids, dtype=torch.int64), cache, all_logits, cancel)
         return logits.clone()  # an ordinary tensor again, which the caller may change in place
 

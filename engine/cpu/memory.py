@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -12,6 +15,7 @@ RESERVE_BYTES = 256 * 2**20
 """Left to everything else: activations, the window, the system."""
 
 _UNCHECKED_BYTES = 16 * 2**20  # asking the system costs more than it is worth below this
+_TORCH_FAILURE = re.compile("Allocator: (can't allocate|not enough) memory")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -31,6 +35,23 @@ def check_available(num_bytes: int, what: str) -> None:
             f"{what} needs {mebibytes(num_bytes)}, but only {mebibytes(available)} of memory are free.",
             "Close other programs, or choose a smaller model or a shorter context.",
         )
+
+
+@contextmanager
+def failed_allocations_told() -> Iterator[None]:
+    """Raises OutOfMemoryError where Python or torch can't allocate; torch has no exception of its own for it on
+    the CPU.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _TORCH_FAILURE.search(str(error)):
+            raise
+        free = mebibytes(max(0, available_bytes()))
+        raise OutOfMemoryError(
+            f"The memory ran out in the middle of the work; {free} are free now.",
+            "Close other programs, or choose a smaller model or a shorter context.",
+        ) from error
 
 
 def mebibytes(num_bytes: int) -> str:

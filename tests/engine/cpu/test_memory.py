@@ -5,8 +5,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from engine.cpu import memory
+from engine.cpu.memory import failed_allocations_told
 from engine.errors import OutOfMemoryError
 
 GIB = 2**30
@@ -68,3 +70,29 @@ def test_a_refusal_keeps_the_reserve_and_names_both_numbers(monkeypatch: pytest.
     memory.check_available(GIB, "A cache")
     with pytest.raises(OutOfMemoryError, match=r"A cache needs 1,025 MiB, but only 1,024 MiB"):
         memory.check_available(GIB + 2**20, "A cache")
+
+
+def test_allocation_that_torch_fails_is_one_sentence() -> None:
+    with pytest.raises(OutOfMemoryError) as caught, failed_allocations_told():
+        torch.empty(1 << 60)
+    assert "memory ran out" in caught.value.message
+    with pytest.raises(OutOfMemoryError), failed_allocations_told():
+        raise MemoryError
+
+
+def test_other_failures_keep_their_own_words() -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), failed_allocations_told():
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_step_that_runs_out_of_memory_leaves_the_cache_as_it_was(load_backend, some_ids, monkeypatch) -> None:
+    backend = load_backend("tiny-qwen3")
+    cache = backend.new_cache()
+    before = backend.forward(some_ids(20), cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._runner, "run", lambda *_, **__: torch.empty(1 << 60))
+        with pytest.raises(OutOfMemoryError):
+            backend.forward([5], cache)
+    assert cache.length == 20
+    cache.truncate(19)
+    assert torch.allclose(backend.forward(some_ids(20)[-1:], cache), before, atol=1e-4)
