@@ -39,8 +39,8 @@ def check_available(num_bytes: int, what: str) -> None:
 
 @contextmanager
 def failed_allocations_told() -> Iterator[None]:
-    """Raises OutOfMemoryError where Python or torch can't allocate; torch has no exception of its own for it on
-    the CPU.
+    """Raises OutOfMemoryError where Python or torch can't allocate: on the CPU, torch has no exception of its
+    own for that.
     """
     try:
         yield
