@@ -27,7 +27,7 @@ from engine.models.spec import ModelSpec, Parameter, Piece
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
 from engine.weights.quantise import LARGEST_WEIGHT, quantise
-from engine.weights.sizes import STRIP_PARAMETERS, MatrixCounts, weight_bytes
+from engine.weights.sizes import MatrixCounts, is_strip, weight_bytes
 from engine.weights.source import StripSource, TensorSource
 from engine.weights.strip_shelf import NoShelf, Shelf, StripShelf, strip_names
 from engine.weights.strips import Bits, Group, Strip, codes_of, concatenate, fits, take_rows
@@ -95,11 +95,6 @@ def _names(spec: ModelSpec, parameters: Sequence[Parameter]) -> list[str]:
     ]
 
 
-def is_strip(name: str) -> bool:
-    """Whether a parameter of this name is kept as strips, where its rows can be cut into groups."""
-    return name.split(".", 2)[-1] in STRIP_PARAMETERS
-
-
 def _num_matrices(shape: Sequence[int]) -> int:
     return shape[0] if len(shape) == 3 else 1
 
@@ -153,7 +148,7 @@ class _StripLoader:
             if calibration is not None:
                 importance = calibration.run(build_layer(index, layer, self._tensors, strips=self._strips))
             for parameter in own:
-                if parameter.name.removeprefix(prefix) in STRIP_PARAMETERS:
+                if is_strip(parameter.name):
                     self._quantise(parameter, importance.get(parameter.name.removeprefix(prefix)))
             self._finish([parameter.name for parameter in own])
         self._load_head(calibration)

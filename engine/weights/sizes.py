@@ -21,6 +21,11 @@ STRIP_PARAMETERS = ("qkv", "output", "gate_up", "down", "experts.gate_up", "expe
 _STORED_BYTES = {"BF16": 2, "F16": 2, "F32": 4}  # every other type is dequantized to float32
 
 
+def is_strip(name: str) -> bool:
+    """Whether a parameter of this name is kept as strips, where its rows can be cut into groups."""
+    return name.split(".", 2)[-1] in STRIP_PARAMETERS
+
+
 @dataclass(frozen=True)
 class MatrixCounts:
     """How many matrices are held in which form, experts one by one, without embedding and routers."""
@@ -57,7 +62,7 @@ def weight_bytes(
     for parameter in parameters:
         stored = _native_bytes(parameter, tensors)
         native += stored
-        if parameter.name.split(".", 2)[-1] in STRIP_PARAMETERS and parameter.shape[-1] % GROUP_SIZE == 0:
+        if is_strip(parameter.name) and parameter.shape[-1] % GROUP_SIZE == 0:
             num_rows = parameter.num_elements // parameter.shape[-1]
             q8 += strip_bytes(num_rows, parameter.shape[-1], 8)
             q4 += strip_bytes(num_rows, parameter.shape[-1], 4)
