@@ -45,6 +45,7 @@ MAX_LIMIT_BYTES = 50 * 10**9
 LIMIT_FRACTION = 0.2  # of the disk
 LEAST_FREE_BYTES = 10**9  # on the disk: what other programs need to go on working
 
+_OPEN_TRIES = 3  # of a file that other processes keep replacing; then the strips are made
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.safetensors")
 _APP_NAME = "kestrel-chat"
 
@@ -92,14 +93,19 @@ class StripCache:
         """The kept strips; the caller closes the file."""
         self._remove_abandoned()
         path = self.path(key)
-        if not os.path.lexists(path):
-            return Lookup(None)
-        try:
-            file = StripFile(path, key)
-        except StripFileError as error:
-            return Lookup(None, (_unusable(error),))
-        _touch(path)
-        return Lookup(file)
+        for _ in range(_OPEN_TRIES):
+            there = _identity(path)
+            if there is None:
+                break
+            try:
+                file = StripFile(path, key)
+            except StripFileError as error:
+                if _identity(path) == there:
+                    return Lookup(None, (_unusable(error),))
+                continue  # another process removed or replaced it meanwhile: nothing is wrong with it
+            _touch(path)
+            return Lookup(file)
+        return Lookup(None)
 
     def discard(self, file: StripFile, error: StripFileError) -> Notice:
         """For a file that turned out to be damaged while it was read: closes it."""
@@ -246,6 +252,15 @@ def _unusable(error: StripFileError) -> Notice:
         f"The prepared weights that were kept for this model can't be used ({error}); they are made again.",
         "If this happens more than once, check the disk.",
     )
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """What tells one file at this place from the next; None where there is none, or none to be reached."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size)
 
 
 def _kept_files(root: Path) -> Iterator[_KeptFile]:

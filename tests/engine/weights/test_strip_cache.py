@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from engine.weights import part_file, strip_cache
 from engine.weights.strip_cache import MAX_LIMIT_BYTES, StripCache, default_limit, default_root
-from engine.weights.strip_file import StripFileError, StripKey
+from engine.weights.strip_file import StripFile, StripFileError, StripKey
 from engine.weights.strips import Strip
 
 if sys.platform != "win32":
@@ -542,3 +542,33 @@ def test_writers_readers_and_removers_at_once_never_see_half_a_file(root: Path) 
     assert faults == []
     assert found[True]
     assert all(name.endswith(".safetensors") for name in files_in(root))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_file_that_goes_between_the_look_and_the_opening_is_no_damage(
+    cache: StripCache, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removed it to make room, and perhaps put another in its place."""
+    key = key_of()
+    keep(cache, key, 1)
+    real = strip_cache.StripFile
+    calls: list[Path] = []
+
+    def late(path: Path, wanted: StripKey) -> StripFile:
+        calls.append(path)
+        if len(calls) == 1:
+            path.unlink()
+            with pytest.raises(StripFileError) as missing:
+                real(path, wanted)
+            if replaced:
+                keep(cache, key, 22, rows=8)
+            raise missing.value
+        return real(path, wanted)
+
+    monkeypatch.setattr(strip_cache, "StripFile", late)
+    lookup = cache.open(key)
+    assert lookup.notices == ()
+    assert (lookup.file is not None) == replaced
+    if lookup.file is not None:
+        assert int(lookup.file.read_tensor("norm")[0]) == 22
+        lookup.file.close()
