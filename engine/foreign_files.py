@@ -10,7 +10,8 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from engine.errors import ModelFileError
 
 MAX_JSON_BYTES = 256 * 2**20  # tokenizer.json of the largest vocabularies is about 20 MB
 MAX_SHOWN_CHARACTERS = 160
+
+_JSON_HINT = "Download that file again."
 
 _REASONS = {
     errno.ENOENT: ("does not exist", "Check the path, or pick the model again."),
@@ -139,20 +142,33 @@ def read_json_object(path: Path, *, limit: int = MAX_JSON_BYTES) -> dict[str, An
 
 def parse_json_object(text: str, file: str) -> dict[str, Any]:
     """`read_json_object` for text that came from `file`."""
-    hint = "Download that file again."
-    try:
+    with json_faults_told(file):
         value = json.loads(text, object_pairs_hook=_unique_keys)
-    except _RepeatedKeyError as error:
-        raise ModelFileError(f"{shown(file)} has the key {shown(error.key)!r} twice.", hint) from error
+    return require_json_object(value, file)
+
+
+@contextmanager
+def json_faults_told(file: str) -> Iterator[None]:
+    """Raises ModelFileError with one sentence for whatever parsing the JSON of `file` raises."""
+    try:
+        yield
+    except RepeatedKeyError as error:
+        raise ModelFileError(f"{shown(file)} has the key {shown(error.key)!r} twice.", _JSON_HINT) from error
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ModelFileError(f"{shown(file)} is not valid JSON ({error.msg} at {where}).", hint) from error
+        raise ModelFileError(
+            f"{shown(file)} is not valid JSON ({error.msg} at {where}).", _JSON_HINT
+        ) from error
     except RecursionError as error:
-        raise ModelFileError(f"{shown(file)} is nested too deeply to be read.", hint) from error
+        raise ModelFileError(f"{shown(file)} is nested too deeply to be read.", _JSON_HINT) from error
     except ValueError as error:  # a number with thousands of digits
-        raise ModelFileError(f"{shown(file)} is not valid JSON ({shown(error)}).", hint) from error
+        raise ModelFileError(f"{shown(file)} is not valid JSON ({shown(error)}).", _JSON_HINT) from error
+
+
+def require_json_object(value: object, file: str) -> dict[str, Any]:
+    """`value`, which was parsed from `file`. Raises ModelFileError when it is no object."""
     if not isinstance(value, dict):
-        raise ModelFileError(f"{shown(file)} should hold a JSON object, not {json_type(value)}.", hint)
+        raise ModelFileError(f"{shown(file)} should hold a JSON object, not {json_type(value)}.", _JSON_HINT)
     return value
 
 
@@ -166,7 +182,9 @@ def json_type(value: object) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-class _RepeatedKeyError(ValueError):
+class RepeatedKeyError(ValueError):
+    """A JSON object has the key twice: readers disagree on which counts."""
+
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = key
@@ -178,6 +196,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _RepeatedKeyError(key)
+                raise RepeatedKeyError(key)
             seen.add(key)
     return result

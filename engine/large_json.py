@@ -15,12 +15,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.errors import ModelFileError
-from engine.foreign_files import json_type, shown
+from engine.foreign_files import RepeatedKeyError, json_faults_told, require_json_object
 
 _WALKED_LEVELS = 2  # the document and the objects in it, such as the "model" of a tokenizer
 _SPACE = re.compile(r"[ \t\n\r]*")
-_HINT = "Download that file again."
 
 
 Sink = Callable[[Any], None]
@@ -33,27 +31,12 @@ def parse_large_object(text: str, file: str, *, sinks: Mapping[str, Sink] | None
     and is empty in the result. No key of those levels may come twice: readers disagree on which counts.
     Raises ModelFileError with one sentence, and what a sink raises.
     """
-    try:
+    with json_faults_told(file):
         value, end = _Walker(text, sinks or {}).value(_skip(text, 0), 0)
         end = _skip(text, end)
         if end != len(text):
             raise json.JSONDecodeError("Extra data", text, end)
-    except _RepeatedKeyError as error:
-        raise ModelFileError(f"{shown(file)} has the key {shown(error)!r} twice.", _HINT) from error
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ModelFileError(f"{shown(file)} is not valid JSON ({error.msg} at {where}).", _HINT) from error
-    except RecursionError as error:
-        raise ModelFileError(f"{shown(file)} is nested too deeply to be read.", _HINT) from error
-    except ValueError as error:  # a number with thousands of digits
-        raise ModelFileError(f"{shown(file)} is not valid JSON ({shown(error)}).", _HINT) from error
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{shown(file)} should hold a JSON object, not {json_type(value)}.", _HINT)
-    return value
-
-
-class _RepeatedKeyError(ValueError):
-    """The message is the key."""
+    return require_json_object(value, file)
 
 
 def _skip(text: str, position: int) -> int:
@@ -114,7 +97,7 @@ class _Walker:
                 )
             key, position = self._parse(text, position)
             if key in result:
-                raise _RepeatedKeyError(key)
+                raise RepeatedKeyError(key)
             position = _skip(text, position)
             if text[position : position + 1] != ":":
                 raise json.JSONDecodeError("Expecting ':' delimiter", text, position)
