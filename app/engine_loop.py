@@ -55,8 +55,8 @@ from engine.progress import LoadProgress, LoadStage, ProgressCallback
 from engine.thinking import ThinkingSplitter, leaves_thinking_open
 
 if TYPE_CHECKING:
-    from engine.chat_template import ChatMessage, ChatPrompt
     from engine.engine import ModelSummary
+    from engine.templates.chat_template import ChatMessage, ChatPrompt
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +84,8 @@ def load_engine(
     path: Path, config: EngineConfig, on_progress: ProgressCallback, cancel: threading.Event
 ) -> ChatEngine:
     """The real one. Its modules are imported here, so that the window need not wait for them."""
+    from engine.checkpoints.model_folder import open_model
     from engine.engine import Engine
-    from engine.model_folder import open_model
 
     return Engine.load(open_model(path), config, on_progress=on_progress, cancel=cancel)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from app.conversations import Message
 
 if TYPE_CHECKING:
-    from engine.chat_template import ChatMessage
+    from engine.templates.chat_template import ChatMessage
 
 
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
@@ -18,7 +18,7 @@ def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
     an empty assistant turn teaches the model to be silent. The user turns around it may then stand side by
     side, which the chat template deals with.
     """
-    from engine.chat_template import (
+    from engine.templates.chat_template import (
         ChatMessage,
     )  # on the engine's thread: it brings the template engine with it
 

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.model_folder import ModelFolder, open_model
+from engine.checkpoints.model_folder import ModelFolder, open_model
 from engine.models.spec import DenseSpec, ModelSpec
 from engine.runtime import default_threads, prepare_runtime
 

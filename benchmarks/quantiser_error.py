@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.model_folder import open_model
+from engine.checkpoints.model_folder import open_model
 from engine.runtime import default_threads, prepare_runtime
 from engine.weights.quantise import quantise
 from engine.weights.strips import LARGEST_CODE, Bits, Group, Strip, dequantise, fits, pack

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.calibration_text import calibration_text
+from engine.checkpoints.model_folder import open_model
 from engine.config import WeightFormat
-from engine.model_folder import open_model
 from engine.runtime import default_threads, prepare_runtime
-from engine.tokenizer import load_tokenizer
+from engine.tokenizers.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:  # torch is imported as the program does it: by prepare_runtime
     import torch

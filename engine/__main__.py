@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
+from engine.checkpoints.foreign_files import shown
 from engine.errors import ComputeFaultError, EngineError
-from engine.foreign_files import shown
 from engine.version import VERSION
 
 _FAULT, _MISTAKE, _INTERRUPTED, _READER_GONE = 1, 2, 130, 141

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.answering import Answer, EndRules, check_finite
 from engine.backend import Backend
 from engine.calibration_text import calibration_text
-from engine.chat_template import ChatMessage, ChatPrompt, ChatTemplate
+from engine.checkpoints.foreign_files import shown
+from engine.checkpoints.model_folder import ModelFolder
+from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
 from engine.cpu.memory import available_bytes
 from engine.errors import Cancelled, ContextFullError, SettingError
-from engine.foreign_files import shown
 from engine.generation import GenerationEvent, GenerationRequest, SamplingParams
-from engine.model_folder import ModelFolder
-from engine.model_identity import model_identity
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.resolution import ResolvedConfig, resolve_config
 from engine.runtime import prepare_runtime, release_memory
 from engine.sampling import Sampler
 from engine.states.store import StateStore
+from engine.templates.chat_template import ChatMessage, ChatPrompt, ChatTemplate
 from engine.text_stream import TextStream
-from engine.tokenizer import Tokenizer, load_tokenizer
+from engine.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from engine.weights.quantise import QUANTISER_VERSION
 from engine.weights.sizes import MatrixCounts, weight_bytes
 from engine.weights.strip_cache import StripCache, default_root

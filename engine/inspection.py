@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.checkpoints.model_folder import read_parts
+from engine.checkpoints.model_parts import ModelParts, Problems
 from engine.config import EngineConfig
 from engine.cpu.memory import RESERVE_BYTES, available_bytes
-from engine.model_folder import read_parts
-from engine.model_parts import ModelParts, Problems
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.weights.sizes import WeightBytes, kv_bytes_per_token, kv_bytes_per_token_native, weight_bytes

@@ -13,7 +13,7 @@ import codecs
 from collections.abc import Sequence
 
 from engine.errors import SettingError
-from engine.tokenizer import Tokenizer
+from engine.tokenizers.tokenizer import Tokenizer
 
 
 class TextStream:

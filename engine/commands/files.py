@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.chat_template import ChatMessage
+from engine.checkpoints.foreign_files import MAX_JSON_BYTES, shown
 from engine.errors import SettingError
-from engine.foreign_files import MAX_JSON_BYTES, shown
+from engine.templates.chat_template import ChatMessage
 
 _MESSAGE_KEYS = {"role", "content", "thinking"}
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.chat_template import ChatMessage, ChatPrompt
 from engine.commands.files import read_id_lists, read_messages
 from engine.commands.loading import load_engine
 from engine.commands.options import add_common_options, print_json, print_notices, terminal_text
@@ -17,6 +16,7 @@ from engine.engine import Engine
 from engine.errors import SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, TextDelta
 from engine.notices import Notice
+from engine.templates.chat_template import ChatMessage, ChatPrompt
 
 _SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 

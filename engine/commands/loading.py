@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from engine.checkpoints.model_folder import open_model
 from engine.commands.options import engine_config
 from engine.engine import Engine
 from engine.errors import Cancelled
-from engine.model_folder import open_model
 
 
 def load_engine(options: argparse.Namespace) -> Engine:

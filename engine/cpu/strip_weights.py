@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine.checkpoints.foreign_files import shown
 from engine.cpu.calibration import Calibration
 from engine.cpu.memory import RESERVE_BYTES, available_bytes, mebibytes
 from engine.cpu.model import ModelWeights, build_layer, build_weights
 from engine.cpu.strip_kernels import strip_kernels
 from engine.cpu.weights import ParameterFiller, stored_type
 from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
-from engine.foreign_files import shown
 from engine.models.spec import ModelSpec, Parameter, Piece
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback

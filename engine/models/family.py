@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from engine.checkpoints.foreign_config import ConfigReader
+from engine.checkpoints.foreign_files import shown
 from engine.errors import UnsupportedModelError
-from engine.foreign_config import ConfigReader
-from engine.foreign_files import shown
 from engine.models.rope import MAX_CONTEXT, extended_context
 from engine.models.spec import LayerSpec, ModelSpec, Parameter, RopeSpec
 from engine.weights.source import TensorInfo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.foreign_config import ConfigReader
+from engine.checkpoints.foreign_config import ConfigReader
 from engine.models.family import (
     Family,
     Heading,

@@ -4,7 +4,7 @@ size.
 
 from __future__ import annotations
 
-from engine.foreign_config import ConfigReader
+from engine.checkpoints.foreign_config import ConfigReader
 from engine.models.family import (
     Family,
     Heading,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.foreign_config import ConfigReader
-from engine.foreign_files import shown
+from engine.checkpoints.foreign_config import ConfigReader
+from engine.checkpoints.foreign_files import shown
 from engine.models.experts import ExpertLayout
 from engine.models.family import (
     Family,

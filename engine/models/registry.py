@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.checkpoints.foreign_config import ConfigReader
+from engine.checkpoints.foreign_files import shown
 from engine.errors import UnsupportedModelError
-from engine.foreign_config import ConfigReader
-from engine.foreign_files import shown
 from engine.models import llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_vl, qwen3_vl_moe
 from engine.models.family import Family, Heading
 from engine.models.spec import ModelSpec

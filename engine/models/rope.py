@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 
+from engine.checkpoints.foreign_config import ConfigReader
+from engine.checkpoints.foreign_files import shown
 from engine.errors import ModelFileError, UnsupportedModelError
-from engine.foreign_config import ConfigReader
-from engine.foreign_files import shown
 from engine.models.spec import RopeKind, RopeSpec
 from engine.notices import Notice
 

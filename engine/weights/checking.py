@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from engine.checkpoints.foreign_files import shown, some_names
 from engine.errors import EngineError, ModelFileError, UnsupportedModelError
-from engine.foreign_files import shown, some_names
 from engine.models.spec import Parameter
 from engine.weights.source import TensorInfo
 

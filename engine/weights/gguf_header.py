@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.checkpoints.foreign_files import shown
 from engine.errors import EngineError, ModelFileError, UnsupportedModelError
-from engine.foreign_files import shown
 from engine.weights.weight_file import WeightFile
 
 MAGIC = b"GGUF"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.checkpoints.foreign_files import shown
 from engine.errors import ModelFileError
-from engine.foreign_files import shown
 from engine.weights.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from engine.weights.gguf_package import PLAIN_DTYPES, dequantize_into, type_sizes
 from engine.weights.gguf_strips import STRIP_DTYPES, strip_from_blocks

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from engine.checkpoints.foreign_files import file_error, parse_json_object, shown
 from engine.errors import ModelFileError
-from engine.foreign_files import file_error, parse_json_object, shown
 
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's limit
 MAX_AXES = 16

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.checkpoints.foreign_files import shown
 from engine.errors import ModelFileError
-from engine.foreign_files import shown
 from engine.weights.names import canonical_name, left_out_kind
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.source import TensorInfo

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from engine.foreign_files import shown
+from engine.checkpoints.foreign_files import shown
 from engine.notices import Notice
 from engine.weights.part_file import PART_NAME, remove_unused
 from engine.weights.strip_file import StripFile, StripFileError, StripKey

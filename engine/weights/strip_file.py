@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.checkpoints.foreign_files import parse_json_object, shown
 from engine.errors import ModelFileError
-from engine.foreign_files import parse_json_object, shown
 from engine.weights.part_file import lock_for_reading
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.strips import Bits, Group, Strip
@@ -57,8 +57,8 @@ class StripFileError(Exception):
 class StripKey:
     """What strips were made of, and how. A file is used only where all of it is the same.
 
-    model: see `engine.model_identity`. quantiser_version: raised whenever the same weights would become
-    other strips. calibration: what the importances came from, "" for none.
+    model: see `engine/checkpoints/model_identity.py`. quantiser_version: raised whenever the same
+    weights would become other strips. calibration: what the importances came from, "" for none.
     """
 
     model: str

@@ -12,8 +12,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.checkpoints.foreign_files import file_error, open_binary, shown
 from engine.errors import ModelFileError, OutOfMemoryError
-from engine.foreign_files import file_error, open_binary, shown
 
 if TYPE_CHECKING:
     import torch

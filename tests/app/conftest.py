@@ -17,7 +17,6 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from app.controller import ChatController
 from app.paths import AppPaths
 from app.threads import running_threads
-from engine.chat_template import ChatPrompt
 from engine.config import EngineConfig
 from engine.errors import Cancelled, EngineError
 from engine.generation import (
@@ -32,6 +31,7 @@ from engine.generation import (
 )
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
+from engine.templates.chat_template import ChatPrompt
 
 
 @pytest.fixture(autouse=True)

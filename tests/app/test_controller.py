@@ -593,7 +593,7 @@ from PySide6.QtCore import QCoreApplication
 import app.answer
 from app.controller import ChatController, ModelPhase
 from app.paths import AppPaths
-from engine.chat_template import ChatPrompt
+from engine.templates.chat_template import ChatPrompt
 from engine.generation import Prefilled, PrefillStats, SamplingParams, TextDelta
 
 class Talker:

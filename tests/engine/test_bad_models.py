@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from bad_models import BAD_MODELS, BadModel
 
+from engine.checkpoints.model_folder import open_model
 from engine.errors import EngineError
 from engine.inspection import inspect_model
-from engine.model_folder import open_model
 
 OPEN_FILES = Path("/proc/self/fd")
 

@@ -13,6 +13,7 @@ import torch
 from model_files import TINY_MODELS, copy_model, edit_json
 
 from engine import engine as engine_module
+from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cpu.backend import PREFILL_BLOCK
 from engine.cpu.memory import RESERVE_BYTES
@@ -28,7 +29,6 @@ from engine.generation import (
     TextDelta,
 )
 from engine.inspection import inspect_model
-from engine.model_folder import open_model
 from engine.progress import LoadProgress, LoadStage
 from engine.weights.sizes import MatrixCounts
 

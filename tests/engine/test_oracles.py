@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from model_files import TINY_MODELS
 
-from engine.chat_template import ChatMessage
+from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.generation import Finished, FinishReason, GenerationRequest, SamplingParams
-from engine.model_folder import open_model
+from engine.templates.chat_template import ChatMessage
 
 # Two float32 programs differ by some 2e-5 here; one wrong setting moves a log-probability by 0.6.
 TOLERANCE = 2e-3

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from engine.errors import SettingError
 from engine.text_stream import StopMatcher, TextStream
-from engine.token_pieces import PieceDecoder, byte_characters
-from engine.tokenizer import HfTokenizerFiles, Tokenizer, load_tokenizer
-from engine.tokenizer_definition import AddedToken, BytePairModel, MergeList, TokenizerDefinition
+from engine.tokenizers.token_pieces import PieceDecoder, byte_characters
+from engine.tokenizers.tokenizer import HfTokenizerFiles, Tokenizer, load_tokenizer
+from engine.tokenizers.tokenizer_definition import AddedToken, BytePairModel, MergeList, TokenizerDefinition
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny-qwen2"
 

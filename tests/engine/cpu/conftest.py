@@ -9,8 +9,8 @@ import pytest
 import torch
 from model_files import TINY_MODELS
 
+from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
-from engine.model_folder import open_model
 from engine.weights.source import TensorInfo
 
 _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from model_files import TINY_MODELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.checkpoints.model_folder import open_model
 from engine.cpu.attention import PAGE
 from engine.cpu.backend import PREFILL_BLOCK, CpuBackend
 from engine.cpu.kv_cache import KvCache
 from engine.errors import Cancelled
-from engine.model_folder import open_model
 from engine.models.spec import Parameter
 
 LoadBackend = Callable[[str], CpuBackend]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from model_files import TINY_MODELS
 
+from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cpu import strip_weights
 from engine.engine import Engine
-from engine.model_folder import open_model
 from engine.weights.strip_cache import default_root
 
 IDS = list(range(3, 60))

@@ -14,12 +14,12 @@ import torch
 from gguf_files import write_gguf
 from model_files import TINY_MODELS
 
+from engine.checkpoints.model_folder import ModelFolder, open_model
 from engine.cpu import strip_weights
 from engine.cpu.backend import CpuBackend
 from engine.cpu.memory import RESERVE_BYTES
 from engine.cpu.strip_weights import calibration_length, load_strips
 from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
-from engine.model_folder import ModelFolder, open_model
 from engine.models.spec import Parameter, Piece
 from engine.progress import LoadProgress, LoadStage, no_progress
 from engine.weights.quantise import quantise

@@ -10,8 +10,8 @@ import torch
 from model_files import WEIGHTS, copy_model, set_config
 from safetensors.torch import load_file, save_file
 
+from engine.checkpoints.model_folder import open_model
 from engine.cpu.weights import load_parameters
-from engine.model_folder import open_model
 from engine.models.experts import ExpertLayout
 from engine.models.spec import MoeSpec
 from engine.progress import no_progress

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from model_files import TINY_MODELS
 
+from engine.checkpoints.foreign_config import ConfigReader
 from engine.errors import ModelFileError, UnsupportedModelError
-from engine.foreign_config import ConfigReader
 from engine.models.registry import FAMILIES, find_text_model, refuse_quantization
 from engine.models.spec import DenseSpec, ModelSpec, MoeSpec
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from engine.checkpoints.foreign_config import ConfigReader
 from engine.cpu.rope import inverse_frequencies
 from engine.errors import ModelFileError, UnsupportedModelError
-from engine.foreign_config import ConfigReader
 from engine.models.rope import extended_context, read_rope
 from engine.models.spec import RopeSpec
 

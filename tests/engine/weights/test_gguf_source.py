@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from model_files import TINY_MODELS, WEIGHTS
 from safetensors.torch import load_file
 
+from engine.checkpoints.model_folder import ModelFolder, open_model
 from engine.errors import EngineError, ModelFileError, UnsupportedModelError
 from engine.inspection import inspect_model
-from engine.model_folder import ModelFolder, open_model
 from engine.progress import no_progress
 from engine.weights.gguf_header import read_gguf_header
 from engine.weights.gguf_package import dequantize_into, readable_dtypes, type_sizes

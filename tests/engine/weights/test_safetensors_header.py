@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from model_files import TINY_MODELS, WEIGHTS, write_raw_safetensors
 from safetensors import SafetensorError, safe_open
 
+from engine.checkpoints.foreign_files import open_binary
 from engine.errors import ModelFileError
-from engine.foreign_files import open_binary
 from engine.weights.safetensors_header import StoredTensor, read_header
 
 SIZES = st.one_of(st.integers(0, 12), st.sampled_from([-1, 2**31, 2**62, 2**63, 2**64]))

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from engine.foreign_files import file_error
+from engine.checkpoints.foreign_files import file_error
 from engine.weights.strip_file import DTYPES, StripFile, StripFileError, StripKey
 from engine.weights.strip_writer import StripFileWriter
 from engine.weights.strips import Strip
