@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import ModelFileError, UnsupportedModelError
+from engine.errors import ModelFileError
 from engine.weights.quantise import quantise
-from engine.weights.ready_quantised import awq_strip, fp8_values, gptq_strip, packed_strip, packed_values
-from engine.weights.strips import dequantise, scales_fit
+from engine.weights.ready_quantised import awq_strip, gptq_strip, int8_strip, packed_strip
+from engine.weights.ready_values import awq_values, fp8_values, gptq_values, int8_values, packed_values
+from engine.weights.strips import Strip, dequantise, scales_fit
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the output that lies in each place of a word
 QUICK = settings(max_examples=60, deadline=None)
@@ -88,9 +89,17 @@ def words(values: torch.Tensor, bits: int = 4, order: tuple[int, ...] | None = N
     return torch.tensor(rows, dtype=torch.int32)
 
 
-def gptq_tensors(made: Quantised, *, less: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    zeros = (made.zeros.t() - less) % 16
-    return words(made.codes).t().contiguous(), words(zeros), made.scales.t().contiguous()
+def gptq_tensors(
+    made: Quantised, *, less: int = 1, bits: int = 4
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    zeros = (made.zeros.t() - less) % 2**bits
+    return words(made.codes, bits).t().contiguous(), words(zeros, bits), made.scales.t().contiguous()
+
+
+def held(strip: Strip | None) -> torch.Tensor:
+    """What the strip stands for; there has to be one."""
+    assert strip is not None
+    return dequantise(strip)
 
 
 def awq_tensors(made: Quantised) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -104,19 +113,51 @@ def test_gptq_loses_nothing(made: Quantised) -> None:
     columns = made.codes.shape[1]
     order = torch.arange(columns, dtype=torch.int32) // (columns // made.scales.shape[1])
     strip = gptq_strip(*gptq_tensors(made), order)
+    assert strip is not None
     assert strip.bits == 4
     assert torch.equal(dequantise(strip), made.values)
-    assert torch.equal(dequantise(gptq_strip(*gptq_tensors(made))), made.values)
-    plain = gptq_strip(*gptq_tensors(made, less=0), zeros_less_one=False)
-    assert torch.equal(dequantise(plain), made.values)
+    assert torch.equal(held(gptq_strip(*gptq_tensors(made))), made.values)
+    assert torch.equal(gptq_values(*gptq_tensors(made)), made.values)
+    second = gptq_tensors(made, less=0)
+    assert torch.equal(held(gptq_strip(*second, zeros_less_one=False)), made.values)
+    assert torch.equal(gptq_values(*second, order, zeros_less_one=False), made.values)
+
+
+@QUICK
+@given(made=matrices(bits=8))
+def test_gptq_of_8_bits_loses_nothing(made: Quantised) -> None:
+    made.codes.clamp_(min=1)  # with 0 and 255 in one group no strip can hold it
+    strip = gptq_strip(*gptq_tensors(made, bits=8), bits=8)
+    assert strip is not None
+    assert strip.bits == 8
+    assert torch.equal(dequantise(strip), made.values)
+    assert torch.equal(gptq_values(*gptq_tensors(made, bits=8), bits=8), made.values)
+
+
+@QUICK
+@given(made=matrices(), seed=st.integers(0, 999))
+def test_inputs_in_an_order_of_their_own_get_the_scale_of_their_group(made: Quantised, seed: int) -> None:
+    columns, groups = made.codes.shape[1], made.scales.shape[1]
+    shuffled = torch.randperm(columns, generator=torch.Generator().manual_seed(seed))
+    order = (torch.arange(columns) // (columns // groups))[shuffled]
+    moved = Quantised(made.codes[:, shuffled], made.zeros, made.scales)
+    expected = made.values[:, shuffled]
+    assert torch.equal(gptq_values(*gptq_tensors(moved), order.int()), expected)
+    packed_zeros = words(made.zeros.t()).t().contiguous()  # along the outputs
+    packed = packed_values(
+        words(moved.codes), made.scales, packed_zeros, order.int(), bits=4, columns=columns
+    )
+    assert torch.equal(packed, expected)
 
 
 @QUICK
 @given(made=matrices())
 def test_awq_loses_nothing(made: Quantised) -> None:
     strip = awq_strip(*awq_tensors(made))
+    assert strip is not None
     assert strip.bits == 4
     assert torch.equal(dequantise(strip), made.values)
+    assert torch.equal(awq_values(*awq_tensors(made)), made.values)
 
 
 @QUICK
@@ -198,25 +239,52 @@ def test_float32_scales_differ_by_rounding_only() -> None:
     assert ((dequantise(strip).double() - exact).abs() <= 3 * 2.0**-24 * 16 * repeated).all()
 
 
-def test_inputs_in_an_order_of_their_own_are_refused_by_name() -> None:
+def test_inputs_in_an_order_of_their_own_are_no_strip() -> None:
     tensors = gptq_tensors(quantised(8, 64, 32))
     order = torch.arange(64, dtype=torch.int32) // 32
-    with pytest.raises(UnsupportedModelError, match="desc_act"):
-        gptq_strip(*tensors, order.flip(0))
+    assert gptq_strip(*tensors, order.flip(0)) is None
     packed = words(quantised(8, 64, 32).codes)
-    with pytest.raises(UnsupportedModelError, match="desc_act"):
-        packed_strip(packed, torch.ones(8, 2), None, order.flip(0), bits=4, columns=64)
+    assert packed_strip(packed, torch.ones(8, 2), None, order.flip(0), bits=4, columns=64) is None
     unset = torch.full((64,), -1, dtype=torch.int32)
     assert packed_strip(packed, torch.ones(8, 2), None, unset, bits=4, columns=64) is not None
 
 
 @pytest.mark.parametrize("group", [16, 24, 48])
-def test_groups_that_strips_can_not_follow_are_refused(group: int) -> None:
+def test_groups_that_strips_can_not_follow_are_dequantised(group: int) -> None:
     made = quantised(8, 2 * group, group)
-    with pytest.raises(UnsupportedModelError, match="don't divide into groups of 32"):
-        gptq_strip(*gptq_tensors(made))
-    with pytest.raises(UnsupportedModelError, match="don't divide into groups of 32"):
-        packed_strip(words(made.codes), made.scales, bits=4, columns=2 * group)
+    assert gptq_strip(*gptq_tensors(made)) is None
+    assert awq_strip(*awq_tensors(made)) is None
+    assert packed_strip(words(made.codes), made.scales, bits=4, columns=2 * group) is None
+    assert torch.equal(gptq_values(*gptq_tensors(made)), made.values)
+    assert torch.equal(awq_values(*awq_tensors(made)), made.values)
+
+
+@QUICK
+@given(made=matrices(bits=8))
+def test_int8_loses_nothing(made: Quantised) -> None:
+    made.codes.clamp_(min=1)
+    weight, zeros = (made.codes - 128).to(torch.int8), (made.zeros - 128).to(torch.int8)
+    strip = int8_strip(weight, made.scales, zeros)
+    assert strip is not None
+    assert torch.equal(dequantise(strip), made.values)
+    assert torch.equal(int8_values(weight, made.scales, zeros), made.values)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (8,), (8, 1)])
+def test_int8_with_one_scale_a_row_or_for_all(shape: tuple[int, ...]) -> None:
+    weight = torch.randint(-127, 128, (8, 64), dtype=torch.int8)
+    scale = torch.rand(shape).bfloat16()
+    expected = weight.float() * scale.float().reshape(-1, 1)
+    assert torch.equal(held(int8_strip(weight, scale)), expected)
+    assert torch.equal(int8_values(weight, scale), expected)
+
+
+def test_zero_points_of_int8_are_taken_as_those_of_signed_codes() -> None:
+    made = quantised(8, 64, 32)
+    zeros = (made.zeros - 8).to(torch.int8)
+    assert torch.equal(
+        held(packed_strip(words(made.codes), made.scales, zeros, bits=4, columns=64)), made.values
+    )
 
 
 def test_tensors_that_contradict_each_other_are_refused() -> None:
