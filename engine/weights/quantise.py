@@ -19,12 +19,13 @@ Every step works on single numbers or adds them in an order that is written out,
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from engine.errors import ModelFileError
 from engine.weights.strips import LARGEST_CODE, Bits, Group, Strip, check_width
+from engine.weights.worker_threads import worker_threads
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,7 @@ def quantise(
     group: Group = 32,
     importance: torch.Tensor | None = None,
     scale_dtype: ScaleDtype = "float16",
+    on_rows: Callable[[int], None] = lambda _: None,
 ) -> Strip:
     """Strip of `weight` (N, K), of 16, 32 or 64 bits, on the CPU. Uses as many threads as torch would.
 
@@ -63,6 +65,9 @@ def quantise(
     `_narrowing`.
 
     A group whose codes are all 0 has the scale 1, and scales of 8 bits are positive.
+
+    on_rows: called on this thread with how many more rows are finished, every few milliseconds and at first
+    with 0. What it raises ends the work: nothing of it goes on in the background.
 
     Beside the strip it takes less than 32 bytes for each of CHUNK_ELEMENTS inputs (or of one row, where
     that is more) and thread.
@@ -81,15 +86,19 @@ def quantise(
     codes = torch.empty(num_rows, num_inputs * bits // 8, dtype=torch.int8 if bits == 8 else torch.uint8)
     scales = torch.empty(num_rows, num_inputs // group)
     num_threads = max(1, min(torch.get_num_threads(), len(chunks)))
-    with ThreadPoolExecutor(num_threads, "quantise") as pool:
-        peak = max(pool.map(_peak, chunks), default=0.0)
+    with worker_threads(num_threads, "quantise") as pool:
+        peak = 0.0
+        for found in pool.map(_peak, chunks):
+            peak = max(peak, found)
+            on_rows(0)
         if peak > LARGEST_WEIGHT:
             raise ModelFileError("Some of its numbers are not finite, or too large to be computed with.")
         work = _Quantiser(
             bits, group, importance, _narrowing(scale_dtype, peak, bits), (chunk_rows, num_inputs)
         )
-        for _ in pool.map(work, chunks, torch.split(codes, chunk_rows), torch.split(scales, chunk_rows)):
-            pass
+        parts = (chunks, torch.split(codes, chunk_rows), torch.split(scales, chunk_rows))
+        for chunk, _ in zip(chunks, pool.map(work, *parts), strict=True):
+            on_rows(len(chunk))
     return Strip(bits, group, codes, scales)
 
 

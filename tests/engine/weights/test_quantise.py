@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import tracemalloc
 
 import numpy as np
@@ -428,6 +429,64 @@ def test_matrices_beyond_the_normal_range_of_float16_get_wide_scales(bits: Bits,
     reference = quantise(weight, bits=bits, scale_dtype="float32")
     assert torch.equal(strip.codes, reference.codes)
     assert torch.equal(strip.scales, reference.scales * 2.0**exponent)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (7, 96), (100, 256), (300, 1024), (0, 64)])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_are_told_while_they_are_made(
+    bits: Bits, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 2048)
+    threads: set[int] = set()
+    told: list[int] = []
+
+    def on_rows(count: int) -> None:
+        threads.add(threading.get_ident())
+        told.append(count)
+
+    weight = sample("normal", rows, columns, seed=4)
+    strip = quantise(weight, bits=bits, on_rows=on_rows)
+    assert identical(strip, quantise(weight, bits=bits))
+    assert sum(told) == rows
+    assert len([count for count in told if count]) == -(-rows // max(1, 2048 // columns))
+    assert threads <= {threading.get_ident()}
+
+
+class GivenUpError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_giving_up_ends_the_work_after_a_chunk_and_leaves_no_thread(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads wait for the one that gives up, so that they can't have finished before it does."""
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 1024)
+    begun: list[int] = []
+    given_up = threading.Event()
+    work = module._Quantiser.__call__
+
+    def waiting(self, chunk, codes, scales):  # type: ignore[no-untyped-def]
+        begun.append(len(chunk))
+        if len(begun) > 20:
+            given_up.wait(60)
+        work(self, chunk, codes, scales)
+
+    monkeypatch.setattr(module._Quantiser, "__call__", waiting)
+    finished = 0
+
+    def on_rows(count: int) -> None:
+        nonlocal finished
+        finished += count > 0
+        if finished > after or (after == 0 and count == 0):
+            given_up.set()
+            raise GivenUpError
+
+    weight = sample("normal", 20_000, 64, seed=5)
+    with pytest.raises(GivenUpError):
+        quantise(weight, bits=8, on_rows=on_rows)
+    assert len(begun) < 20_000 // 16 / 2
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("quantise")]
 
 
 def test_memory_beside_the_strip_is_bounded_by_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
