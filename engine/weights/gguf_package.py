@@ -48,7 +48,7 @@ def dequantize_into(out: npt.NDArray[np.float32], raw: npt.NDArray[np.uint8], dt
     kind = GGMLQuantizationType[dtype]
     block_size, block_bytes = GGML_QUANT_SIZES[kind]
     num_blocks = raw.size // block_bytes
-    width = min(max(1, _NUMBERS_PER_ROW // block_size), num_blocks)  # blocks in a row
+    width = max(1, min(_NUMBERS_PER_ROW // block_size, num_blocks))  # blocks in a row
     step = width * _ROWS_PER_CALL
     whole = num_blocks // width * width
     for start, end in [*((i, min(i + step, whole)) for i in range(0, whole, step)), (whole, num_blocks)]:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from engine.checkpoints.foreign_files import shown
 from engine.errors import ModelFileError
+from engine.weights.gguf_blocks import BlockMatrix
 from engine.weights.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from engine.weights.gguf_package import PLAIN_DTYPES, dequantize_into, type_sizes
-from engine.weights.gguf_strips import STRIP_DTYPES, strip_from_blocks
+from engine.weights.gguf_strips import STRIP_FORMS, strip_from_blocks
 from engine.weights.source import TensorInfo
-from engine.weights.weight_file import WeightFile, new_buffer
+from engine.weights.weight_file import OnBytes, WeightFile, new_buffer, unwatched
+from engine.weights.worker_threads import worker_threads
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +52,7 @@ _LAYER_NAMES = {
     "ffn_up_exps.weight": "mlp.experts.up_proj",
     "ffn_down_exps.weight": "mlp.experts.down_proj",
 }
+_CHUNK_NUMBERS = 2**19  # that become float32 at a time and thread: 3 ms, and they stay in the cache
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 
 FREQUENCY_FACTORS = "rope_freqs.weight"  # a setting in the shape of a tensor; not part of the weights
@@ -70,6 +73,7 @@ class GgufSource:
 
     def __init__(self, path: Path) -> None:
         sizes = type_sizes()
+        self._block_sizes = {dtype: (size, num_bytes) for dtype, size, num_bytes in sizes.by_number.values()}
         self._file = WeightFile(path)
         self._interleaved: Mapping[str, int] = {}
         try:
@@ -94,7 +98,14 @@ class GgufSource:
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return {
-            name: TensorInfo(tensor.shape, tensor.dtype, tensor.num_bytes, tensor.name)
+            name: TensorInfo(
+                tensor.shape,
+                tensor.dtype,
+                tensor.num_bytes,
+                tensor.name,
+                strip=STRIP_FORMS.get(tensor.dtype) if len(tensor.shape) > 1 else None,
+                blocks=len(tensor.shape) == 2 and tensor.dtype not in PLAIN_DTYPES,
+            )
             for name, tensor in self._tensors.items()
         }
 
@@ -107,18 +118,18 @@ class GgufSource:
         self._file.read_into(memoryview(raw), tensor.start)
         return bytes(raw)
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
         import torch
 
         tensor = self._tensors[name]
-        raw = new_buffer(tensor.num_bytes, name)
-        self._file.read_tensor_bytes(raw, tensor.start)
         if tensor.dtype in PLAIN_DTYPES:
+            raw = new_buffer(tensor.num_bytes, name)
+            self._file.read_tensor_bytes(raw, tensor.start, on_bytes)
             dtypes = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
             values = raw.view(dtypes[tensor.dtype])
         else:
             values = new_buffer(4 * tensor.num_elements, name).view(torch.float32)
-            dequantize_into(values.numpy(), raw.numpy(), tensor.dtype)
+            self._dequantise(tensor, values, on_bytes)
         values = values.view(tensor.shape)
         heads = self._interleaved.get(name)
         return values if heads is None else _rotate_half_rows(values, heads)
@@ -128,7 +139,7 @@ class GgufSource:
         E * N rows.
         """
         tensor = self._tensors[name]
-        if tensor.dtype not in STRIP_DTYPES or len(tensor.shape) < 2:
+        if tensor.dtype not in STRIP_FORMS or len(tensor.shape) < 2:
             return None
         raw = new_buffer(tensor.num_bytes, name)
         self._file.read_tensor_bytes(raw, tensor.start)
@@ -141,8 +152,37 @@ class GgufSource:
         except ModelFileError as error:
             raise ModelFileError(f"{shown(tensor.name)}: {error.message}", error.hint) from error
 
+    def read_blocks(self, name: str, on_bytes: OnBytes = unwatched) -> BlockMatrix:
+        tensor = self._tensors[name]
+        rows, columns = tensor.shape
+        raw = new_buffer(tensor.num_bytes, name)
+        self._file.read_tensor_bytes(raw, tensor.start, on_bytes)
+        raw = raw.view(rows, -1)
+        heads = self._interleaved.get(name)
+        return BlockMatrix(raw if heads is None else _rotate_half_rows(raw, heads), tensor.dtype, columns)
+
     def close(self) -> None:
         self._file.close()
+
+    def _dequantise(self, tensor: GgufTensor, values: torch.Tensor, on_bytes: OnBytes) -> None:
+        """Fills `values` (flat), by as many threads as torch would use."""
+        import torch
+
+        block_size, block_bytes = self._block_sizes[tensor.dtype]
+        step = max(1, _CHUNK_NUMBERS // block_size)
+        starts = range(0, tensor.num_elements // block_size, step)
+        out = values.numpy()
+
+        def convert(start: int) -> int:
+            raw = new_buffer(min(step * block_bytes, tensor.num_bytes - start * block_bytes), tensor.name)
+            self._file.read_tensor_bytes(raw, tensor.start + start * block_bytes)
+            numbers = out[start * block_size : (start + step) * block_size]
+            dequantize_into(numbers, raw.numpy(), tensor.dtype)
+            return raw.nbytes
+
+        with worker_threads(min(torch.get_num_threads(), len(starts)), "dequantise") as pool:
+            for num_bytes in pool.map(convert, starts):
+                on_bytes(num_bytes)
 
 
 def _rotate_half_rows(values: torch.Tensor, heads: int) -> torch.Tensor:

@@ -7,15 +7,19 @@ and i + 16, low nibble first, each plus 8. That is the order of a strip, with th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from engine.errors import ModelFileError
+from engine.weights.source import StripForm
 from engine.weights.strips import BLOCK, Strip
 
 if TYPE_CHECKING:
     import torch
 
-STRIP_DTYPES = frozenset({"Q8_0", "Q4_0"})  # GGUF types that are strips in all but layout
+# GGUF types that are strips in all but layout.
+STRIP_FORMS: Mapping[str, StripForm] = {"Q8_0": StripForm(8, BLOCK), "Q4_0": StripForm(4, BLOCK)}
+
 _SCALE_BYTES = 2
 _SIGN_BITS = 0x88  # of both nibbles: stored + 8 and two's complement differ in nothing else
 
@@ -30,7 +34,7 @@ def strip_from_blocks(raw: torch.Tensor, dtype: str, *, rows: int, columns: int)
     """
     import torch
 
-    assert dtype in STRIP_DTYPES
+    assert dtype in STRIP_FORMS
     code_bytes = BLOCK if dtype == "Q8_0" else BLOCK // 2
     blocks = raw.view(rows, columns // BLOCK, _SCALE_BYTES + code_bytes)
     scales = blocks[:, :, :_SCALE_BYTES].contiguous().view(torch.float16).float().squeeze(2)

@@ -13,7 +13,7 @@ from engine.errors import ModelFileError
 from engine.weights.names import canonical_name, left_out_kind
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.source import TensorInfo
-from engine.weights.weight_file import WeightFile, new_buffer
+from engine.weights.weight_file import OnBytes, WeightFile, new_buffer, unwatched
 
 if TYPE_CHECKING:
     import torch
@@ -53,13 +53,13 @@ class SafetensorsSource:
     def files(self) -> Sequence[WeightFile]:
         return sorted(self._files, key=lambda file: file.path.name)
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
         import torch
 
         entry = self._entries[name]
         dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[entry.tensor.dtype]
         buffer = new_buffer(entry.tensor.num_bytes, name)
-        entry.file.read_tensor_bytes(buffer, entry.tensor.start)
+        entry.file.read_tensor_bytes(buffer, entry.tensor.start, on_bytes)
         return buffer.view(dtype).view(entry.tensor.shape)
 
     def close(self) -> None:

@@ -13,12 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from engine.weights.weight_file import WeightFile
+from engine.weights.weight_file import OnBytes, WeightFile, unwatched
 
 if TYPE_CHECKING:
     import torch
 
-    from engine.weights.strips import Strip
+    from engine.weights.gguf_blocks import BlockMatrix
+    from engine.weights.strips import Bits, Group, Strip
+
+
+@dataclass(frozen=True)
+class StripForm:
+    """What a strip is like, but for its numbers and shape."""
+
+    bits: Bits
+    group: Group
+    offsets: bool = False
 
 
 @dataclass(frozen=True)
@@ -27,12 +37,16 @@ class TensorInfo:
 
     `dtype` is the type as stored, in the words of the format: "BF16", "F16", "F32", or a GGUF type such as
     "Q4_1". `num_bytes` is the size in the file. `stored_name` is the name in the file, for messages.
+    `strip` is what `StripSource.read_strip` is going to give, None where it will give nothing; `blocks` tells
+    whether `BlockSource.read_blocks` has the tensor.
     """
 
     shape: tuple[int, ...]
     dtype: str
     num_bytes: int
     stored_name: str
+    strip: StripForm | None = None
+    blocks: bool = False
 
     @property
     def num_elements(self) -> int:
@@ -48,10 +62,10 @@ class TensorSource(Protocol):
     def files(self) -> Sequence[WeightFile]:
         """The open files, in the order of their names."""
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
         """The tensor on the CPU, contiguous and the caller's own: as stored (bfloat16, float16, float32);
-        GGUF types that are none of these are dequantised to float32. Raises ModelFileError when the file
-        has become unreadable or shorter since it was opened."""
+        GGUF types that are none of these are dequantised to float32. `on_bytes` hears of all `num_bytes`.
+        Raises ModelFileError when the file has become unreadable or shorter since it was opened."""
 
     def close(self) -> None:
         """Closes the files. Reading afterwards is a mistake of the program. Closing twice does nothing."""
@@ -65,3 +79,11 @@ class StripSource(Protocol):
         """The matrix (N, K) with not a bit lost, or None where it isn't stored so; then `read` it. A stack
         (E, N, K) comes as E * N rows. Raises ModelFileError that names the tensor.
         """
+
+
+@runtime_checkable
+class BlockSource(Protocol):
+    """A source that can leave some of its tensors in the form in which the file has them."""
+
+    def read_blocks(self, name: str, on_bytes: OnBytes = unwatched) -> BlockMatrix:
+        """A matrix (N, K) whose `TensorInfo.blocks` is true."""

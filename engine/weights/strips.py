@@ -25,7 +25,7 @@ Group = Literal[32, 256]
 
 BITS = (4, 8)
 GROUPS = (32, 256)
-BLOCK = 32  # inputs whose q4 codes share 16 bytes
+BLOCK: Group = 32  # inputs whose q4 codes share 16 bytes
 LARGEST_CODE = {4: 7, 8: 127}
 SMALLEST_CODE = {4: -8, 8: -127}
 

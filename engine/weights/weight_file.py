@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,16 @@ from engine.errors import ModelFileError, OutOfMemoryError
 
 if TYPE_CHECKING:
     import torch
+
+
+OnBytes = Callable[[int], None]
+"""Called on the thread that reads, with how many more bytes of the file are done. What it raises ends it."""
+
+_CHUNK_BYTES = 4 * 2**20  # between two calls of it: a slow disk's 40 ms, and too long for the calls to count
+
+
+def unwatched(_: int) -> None:
+    """For reading that nobody follows."""
 
 
 class WeightFile:
@@ -45,10 +56,14 @@ class WeightFile:
         except OSError as error:
             raise file_error(self.path, error) from error
 
-    def read_tensor_bytes(self, buffer: torch.Tensor, offset: int) -> None:
-        """`read_into` for a flat byte tensor."""
+    def read_tensor_bytes(self, buffer: torch.Tensor, offset: int, on_bytes: OnBytes = unwatched) -> None:
+        """`read_into` for a flat byte tensor, a few megabytes at a time."""
         view: Any = buffer.numpy()  # shares its memory
-        self.read_into(memoryview(view), offset)
+        whole = memoryview(view)
+        for done in range(0, len(whole), _CHUNK_BYTES):
+            chunk = whole[done : done + _CHUNK_BYTES]
+            self.read_into(chunk, offset + done)
+            on_bytes(len(chunk))
 
     def close(self) -> None:
         self.handle.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import gguf
@@ -20,6 +21,7 @@ from engine.checkpoints.model_folder import ModelFolder, open_model
 from engine.errors import EngineError, ModelFileError, UnsupportedModelError
 from engine.inspection import inspect_model
 from engine.progress import no_progress
+from engine.weights import gguf_source, weight_file
 from engine.weights.gguf_header import read_gguf_header
 from engine.weights.gguf_package import dequantize_into, readable_dtypes, type_sizes
 from engine.weights.gguf_source import GgufSource
@@ -115,6 +117,51 @@ def test_regrouped_blocks_give_the_same_numbers(kind: str, num_blocks: int) -> N
     dequantize_into(out, raw, kind)
     expected = gguf.quants.dequantize(raw.reshape(num_blocks, block_bytes), quant_type).reshape(-1)
     assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q4_0", "Q5_1"])
+@pytest.mark.parametrize("chunk", [500, 2048, 2**19])
+def test_bytes_are_told_while_a_tensor_is_read(
+    kind: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = GgufSource(write_gguf("tiny-qwen2", tmp_path / "m.gguf", kind=kind))
+    whole = {name: source.read(name) for name in source.tensors()}
+    monkeypatch.setattr(gguf_source, "_CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(weight_file, "_CHUNK_BYTES", chunk)
+    times: list[int] = []
+    for name, info in source.tensors().items():
+        told: list[int] = []
+        assert torch.equal(source.read(name, told.append), whole[name])
+        assert sum(told) == info.num_bytes
+        assert all(count > 0 for count in told)
+        times.append(len(told))
+    assert (max(times) == 1) == (chunk == 2**19)
+    source.close()
+
+
+class GivenUpError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_0"])
+def test_reading_that_is_given_up_ends_and_leaves_no_thread(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf_source, "_CHUNK_NUMBERS", 64)
+    monkeypatch.setattr(weight_file, "_CHUNK_BYTES", 64)
+    source = GgufSource(write_gguf("tiny-qwen2", tmp_path / "m.gguf", kind=kind))
+    told: list[int] = []
+
+    def on_bytes(count: int) -> None:
+        told.append(count)
+        if len(told) == 3:
+            raise GivenUpError
+
+    with pytest.raises(GivenUpError):
+        source.read("embed_tokens.weight", on_bytes)
+    assert len(told) == 3
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dequantise")]
+    source.close()
 
 
 def test_types_without_numbers_are_refused_by_name(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import ModelFileError
-from engine.weights.gguf_strips import STRIP_DTYPES, strip_from_blocks
+from engine.weights.gguf_strips import STRIP_FORMS, strip_from_blocks
 from engine.weights.strips import dequantise, scales_fit
 
-KINDS = sorted(STRIP_DTYPES)
+KINDS = sorted(STRIP_FORMS)
 
 
 def reference(raw: npt.NDArray[np.uint8], kind: str, rows: int) -> npt.NDArray[np.float32]:

@@ -1,0 +1,37 @@
+"""Matrices that stay in a GGUF type's own blocks: a few rows are looked up at a time, and only these become
+numbers.
+
+That is what an embedding is for. As float32 it would take up to seven times the memory, and the time to
+dequantise all of it at every load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.weights.gguf_package import dequantize_into
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMatrix:
+    """One matrix (N, K). raw: uint8 (N, bytes of a row), each row whole blocks of the type `dtype`."""
+
+    raw: torch.Tensor
+    dtype: str
+    columns: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.raw.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids (T,) int64 -> a new float32 (T, K), bit for bit what dequantising the whole gives."""
+        import torch
+
+        found = torch.empty(len(ids), self.columns)
+        dequantize_into(found.view(-1).numpy(), self.raw.index_select(0, ids).view(-1).numpy(), self.dtype)
+        return found
