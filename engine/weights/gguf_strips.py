@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from engine.errors import ModelFileError
-from engine.weights.source import StripForm
+from engine.weights.source import StoredStrip
 from engine.weights.strips import BLOCK, Strip
 
 if TYPE_CHECKING:
     import torch
 
 # GGUF types that are strips in all but layout.
-STRIP_FORMS: Mapping[str, StripForm] = {"Q8_0": StripForm(8, BLOCK), "Q4_0": StripForm(4, BLOCK)}
+STRIP_FORMS: Mapping[str, StoredStrip] = {"Q8_0": StoredStrip(8), "Q4_0": StoredStrip(4)}
 
 _SCALE_BYTES = 2
 _SIGN_BITS = 0x88  # of both nibbles: stored + 8 and two's complement differ in nothing else

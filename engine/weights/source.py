@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StripForm:
-    """What a strip is like, but for its numbers and shape."""
+class StoredStrip:
+    """What a strip that is stored is like, but for its numbers and shape."""
 
     bits: Bits
-    group: Group
     offsets: bool = False
+    group: Group = 32
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TensorInfo:
     dtype: str
     num_bytes: int
     stored_name: str
-    strip: StripForm | None = None
+    strip: StoredStrip | None = None
     blocks: bool = False
 
     @property
