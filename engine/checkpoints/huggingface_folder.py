@@ -9,12 +9,16 @@ from engine.checkpoints.foreign_config import ConfigReader
 from engine.checkpoints.foreign_files import json_type, read_json_object, read_text, shown
 from engine.checkpoints.generation_config import read_eos_ids, read_sampling
 from engine.checkpoints.model_parts import ModelParts, Problems
+from engine.checkpoints.quantisation_config import find_quantisation
+from engine.checkpoints.quantised_folder import FolderSource, dequantised_source
 from engine.checkpoints.weight_files import find_weights
-from engine.errors import ModelFileError, TokenizerError, UnsupportedModelError
-from engine.models.registry import TextModel, architecture_name, find_text_model, refuse_quantization
+from engine.errors import ModelFileError, TokenizerError
+from engine.models.registry import TextModel, architecture_name, find_text_model
 from engine.notices import Notice
 from engine.tokenizers.hf_tokenizer import HfTokenizerFiles
 from engine.weights.checking import HEAD, check_tensors
+from engine.weights.quantised_matrices import MATRIX_DTYPES
+from engine.weights.quantised_source import QuantisedFolderSource
 from engine.weights.safetensors_source import READABLE_DTYPES, SafetensorsSource
 
 if TYPE_CHECKING:
@@ -40,9 +44,6 @@ _OTHER_TOKENIZERS = (
     "vocab.json",
 )
 
-# Other programs keep what they did to the weights beside config.json.
-_QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-
 
 def read_folder(folder: Path, names: list[str], parts: ModelParts, problems: Problems) -> None:
     """Fills `parts` with what the folder holds; `names` are the files in it."""
@@ -57,14 +58,16 @@ def read_folder(folder: Path, names: list[str], parts: ModelParts, problems: Pro
         with problems:
             parts.architecture = architecture_name(config)
             text_model = find_text_model(config)
-        with problems:
-            refuse_quantization(config)
-            _refuse_quantization_files(present)
-    source: SafetensorsSource | None = None
+    plain: SafetensorsSource | None = None
     with problems:
         files = find_weights(folder, names)
-        parts.tensors = source = SafetensorsSource(files.paths, placement=files.placement)
-        parts.file_bytes = source.file_bytes
+        parts.tensors = plain = SafetensorsSource(files.paths, placement=files.placement)
+        parts.file_bytes = plain.file_bytes
+    source: FolderSource | None = None
+    with problems:
+        settings = None if config is None else find_quantisation(config, folder, present)
+        source = dequantised_source(plain, settings, parts.notices)
+        parts.tensors = source if source is not None else plain
     if text_model is not None:
         with problems:
             _read_model(text_model, source, parts)
@@ -80,18 +83,22 @@ def read_folder(folder: Path, names: list[str], parts: ModelParts, problems: Pro
         parts.chat_template = _chat_template(folder, present, tokenizer_config, parts.notices)
 
 
-def _read_model(text_model: TextModel, source: SafetensorsSource | None, parts: ModelParts) -> None:
+def _read_model(text_model: TextModel, source: FolderSource | None, parts: ModelParts) -> None:
     """The spec, and the parameters checked against what the files hold."""
     stored = {} if source is None else source.tensors()
     parts.spec = spec = text_model.read_spec(stores_head=HEAD in stored)
     parts.parameters = text_model.family.parameters(spec, stored)
     if source is None:
         return
+    if isinstance(source, QuantisedFolderSource):
+        source.leave_out_zero_biases({piece.source for each in parts.parameters for piece in each.pieces})
     parts.notices += _tensor_notices(text_model, source)
-    check_tensors(parts.parameters, stored, readable=READABLE_DTYPES, config_file=CONFIG)
+    check_tensors(
+        parts.parameters, source.tensors(), readable=READABLE_DTYPES | MATRIX_DTYPES, config_file=CONFIG
+    )
 
 
-def _tensor_notices(text_model: TextModel, source: SafetensorsSource) -> list[Notice]:
+def _tensor_notices(text_model: TextModel, source: FolderSource) -> list[Notice]:
     notices = []
     if source.left_out:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(source.left_out.items()))
@@ -107,15 +114,6 @@ def _tensor_notices(text_model: TextModel, source: SafetensorsSource) -> list[No
             )
         )
     return notices
-
-
-def _refuse_quantization_files(present: set[str]) -> None:
-    for name in _QUANTIZATION_FILES:
-        if name in present:
-            raise UnsupportedModelError(
-                f"The weights are quantized ({name}) with a method that this engine doesn't have.",
-                "Pick the model's bf16 or fp16 folder, or a GGUF file.",
-            )
 
 
 def _read_ids_and_sampling(

@@ -22,17 +22,6 @@ FAMILIES: tuple[Family, ...] = (
     qwen3_vl_moe.FAMILY,
 )
 
-_QUANTIZATION_KEYS = ("quantization_config", "compression_config", "quantization")
-_QUANTIZATION_DETAILS = (
-    "format",
-    "fmt",
-    "bits",
-    "group_size",
-    "load_in_4bit",
-    "load_in_8bit",
-    "activation_scheme",
-)
-
 
 @dataclass(frozen=True)
 class TextModel:
@@ -79,18 +68,6 @@ def find_text_model(config: ConfigReader) -> TextModel:
     )
 
 
-def refuse_quantization(config: ConfigReader) -> None:
-    """Weights stored with a method that isn't implemented must not be read as if they were plain numbers."""
-    for reader in (config, config.section("text_config")):
-        for key in _QUANTIZATION_KEYS:
-            if reader.values.get(key):
-                raise UnsupportedModelError(
-                    f"The weights are quantized by {_described(key, reader.values[key])}, which this engine "
-                    f"can't read ({shown(config.file)}: {key}).",
-                    "Pick the model's bf16 or fp16 folder, or a GGUF file.",
-                )
-
-
 def _find_family(model_type: str, architectures: Iterable[str]) -> Family | None:
     for family in FAMILIES:
         if model_type in family.model_types:
@@ -116,17 +93,3 @@ def _ties(config: ConfigReader, text: ConfigReader) -> bool:
     `text_config`.
     """
     return config.boolean("tie_word_embeddings", False) or text.boolean("tie_word_embeddings", False)
-
-
-def _described(key: str, settings: object) -> str:
-    """Method and format, in the words of the config."""
-    if not isinstance(settings, dict):
-        return shown(settings, 80)
-    unnamed = "MLX" if key == "quantization" else "a method without a name"
-    method = settings.get("quant_method") or settings.get("quant_algo") or unnamed
-    details = [
-        f"{detail} {shown(settings[detail], 40)}"
-        for detail in _QUANTIZATION_DETAILS
-        if settings.get(detail) not in (None, False)
-    ]
-    return shown(method, 40) + (f" ({', '.join(details)})" if details else "")

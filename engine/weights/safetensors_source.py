@@ -18,7 +18,15 @@ from engine.weights.weight_file import OnBytes, WeightFile, new_buffer, unwatche
 if TYPE_CHECKING:
     import torch
 
-READABLE_DTYPES = frozenset({"BF16", "F16", "F32"})
+READABLE_DTYPES = frozenset({"BF16", "F16", "F32"})  # plain numbers, which need nothing else to be understood
+
+# The names that torch has for types, also for parts of matrices that were quantised by others.
+_TORCH_TYPES: Mapping[str, str] = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,13 +62,21 @@ class SafetensorsSource:
         return sorted(self._files, key=lambda file: file.path.name)
 
     def read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
+        """Of any type that torch has."""
         import torch
 
         entry = self._entries[name]
-        dtype = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[entry.tensor.dtype]
+        dtype = getattr(torch, _TORCH_TYPES[entry.tensor.dtype])
         buffer = new_buffer(entry.tensor.num_bytes, name)
         entry.file.read_tensor_bytes(buffer, entry.tensor.start, on_bytes)
         return buffer.view(dtype).view(entry.tensor.shape)
+
+    def read_raw(self, name: str) -> bytes:
+        """The bytes of a small tensor, as they are in the file. Needs no torch."""
+        entry = self._entries[name]
+        raw = bytearray(entry.tensor.num_bytes)
+        entry.file.read_into(memoryview(raw), entry.tensor.start)
+        return bytes(raw)
 
     def close(self) -> None:
         for file in self._files:

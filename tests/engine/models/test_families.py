@@ -12,7 +12,7 @@ from model_files import TINY_MODELS
 
 from engine.checkpoints.foreign_config import ConfigReader
 from engine.errors import ModelFileError, UnsupportedModelError
-from engine.models.registry import FAMILIES, find_text_model, refuse_quantization
+from engine.models.registry import FAMILIES, find_text_model
 from engine.models.spec import DenseSpec, ModelSpec, MoeSpec
 
 
@@ -239,27 +239,6 @@ def test_every_architecture_of_a_family_finds_it() -> None:
 def test_other_architectures_are_refused_by_name(values: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedModelError, match=named):
         find_text_model(ConfigReader(values, "config.json"))
-
-
-@pytest.mark.parametrize("absent", [{}, {"quantization_config": None}, {"quantization_config": {}}])
-def test_no_quantization_is_no_quantization(absent: dict[str, Any]) -> None:
-    refuse_quantization(ConfigReader(absent, "config.json"))
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"gptq \(bits 4\)"),
-        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "load_in_4bit"),
-        ({"quantization_config": {"quant_algo": "NVFP4"}}, "NVFP4"),
-        ({"quantization_config": "awq"}, "awq"),
-        ({"text_config": {"quantization_config": {"quant_method": "mxfp4"}}}, "mxfp4"),
-        ({"compression_config": {"format": "pack-quantized"}}, "pack-quantized"),
-    ],
-)
-def test_quantization_is_refused_with_method_and_format(values: dict[str, Any], named: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=named):
-        refuse_quantization(ConfigReader(values, "config.json"))
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
