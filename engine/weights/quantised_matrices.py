@@ -74,6 +74,8 @@ class IntegerMatrix:
     def read_strip(self, reader: Reader) -> Strip | None:
         from engine.weights.ready_quantised import awq_strip, gptq_strip, int8_strip, packed_strip
 
+        if self.info.strip is None:
+            return None
         codes, scales, zeros, order = self._read(reader)
         match self.layout:
             case "gptq" | "gptq_v2":
@@ -153,7 +155,7 @@ def gptq_matrix(stem: str, infos: Infos, *, less_one: bool, symmetric: bool, in_
     if order:
         _require_shape(order, infos, (columns,), dtype="I32")
     members = [name for name in (codes, scales, zeros, order) if name]
-    strip = StoredStrip(bits, offsets=not symmetric)
+    strip = _strip(bits, has_zeros=not symmetric)
     return IntegerMatrix(
         _info(codes, members, infos, (rows, columns), f"INT{bits}", strip if in_order else None, groups),
         "gptq" if less_one else "gptq_v2",
@@ -175,7 +177,7 @@ def awq_matrix(stem: str, infos: Infos) -> IntegerMatrix:
     if zeros:
         _require_shape(zeros, infos, (groups, words), dtype="I32")
     members = [name for name in (codes, scales, zeros) if name]
-    strip = StoredStrip(4, offsets=bool(zeros))
+    strip = _strip(4, has_zeros=bool(zeros))
     info = _info(codes, members, infos, (rows, columns), "INT4", strip, groups)
     return IntegerMatrix(info, "awq", 4, codes, scales, zeros, "")
 
@@ -203,7 +205,7 @@ def packed_matrix(stem: str, infos: Infos, *, shape: tuple[int, ...], in_order: 
         _require_shape(order, infos, (columns,), dtype="I32")
     shape_name = f"{stem}.weight_shape"
     members = [name for name in (codes, scales, zeros, order, shape_name) if name]
-    strip = StoredStrip(bits, offsets=bool(zeros))
+    strip = _strip(bits, has_zeros=bool(zeros))
     info = _info(codes, members, infos, (rows, columns), f"INT{bits}", strip if in_order else None, groups)
     return IntegerMatrix(
         info,
@@ -227,7 +229,7 @@ def int8_matrix(name: str, infos: Infos) -> IntegerMatrix:
     rows, columns = infos[name].shape
     groups = _row_scales(scales, infos, rows, columns)
     members = [each for each in (name, scales, zeros) if each]
-    info = _info(name, members, infos, (rows, columns), "INT8", StoredStrip(8, offsets=bool(zeros)), groups)
+    info = _info(name, members, infos, (rows, columns), "INT8", _strip(8, has_zeros=bool(zeros)), groups)
     return IntegerMatrix(info, "int8", 8, name, scales, zeros, "")
 
 
@@ -253,6 +255,15 @@ def float_matrix(name: str, infos: Infos, *, block: tuple[int, int] | None) -> F
 def named_errors(stored_name: str, error: EngineError) -> EngineError:
     """The same error with the tensor's name in front."""
     return type(error)(f"{shown(stored_name)}: {error.message}", error.hint)
+
+
+def _strip(bits: Bits, *, has_zeros: bool) -> StoredStrip | None:
+    """Codes of 8 bits and zero points have all of -128 … 127 within 32 inputs in nearly every matrix, and no
+    strip has. Without zero points that is rare, but -128 by itself is not, and takes an offset.
+    """
+    if bits == 8:
+        return None if has_zeros else StoredStrip(8, offsets=True)
+    return StoredStrip(4, offsets=has_zeros)
 
 
 def _info(
