@@ -160,7 +160,7 @@ def _gptq(settings: QuantisationSettings) -> Quantisation:
         form = "marlin"
     if form not in ("gptq", "gptq_v2"):
         raise settings.unsupported(f"the layout {shown(form, 40)!r} is made for one kind of card")
-    _require_bits(settings, reader.integer("bits" if "bits" in reader else "w_bit", maximum=64))
+    _require_bits(settings, reader.integer("w_bit" if "w_bit" in reader else "bits", maximum=64))
     packed_in = reader.text("pack_dtype", "int32")
     if packed_in != "int32":
         raise settings.unsupported(f"its codes are packed in {shown(packed_in, 40)}")
@@ -178,7 +178,7 @@ def _awq(settings: QuantisationSettings) -> Quantisation:
     version = reader.text("version", reader.text("format", "gemm")).lower()
     if version != "gemm" or reader.values.get("backend") == "llm-awq":
         raise settings.unsupported("only its version 'gemm' can be read")
-    bits = reader.integer("bits" if "bits" in reader else "w_bit", 4, maximum=64)
+    bits = reader.integer("w_bit" if "w_bit" in reader else "bits", 4, maximum=64)
     if bits != 4:
         raise settings.unsupported(f"{bits} bits")
     return Quantisation("awq", "AWQ", symmetric=not reader.boolean("zero_point", True))
