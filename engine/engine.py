@@ -301,13 +301,11 @@ def _load_backend(
 
 def _shelf(folder: ModelFolder, weights: WeightFormat, calibration_ids: Sequence[int]) -> StripShelf:
     """The model's place among the strips that are kept in the person's cache folder."""
-    from engine.cpu.strip_weights import GROUP
-
     text = " ".join(map(str, calibration_ids)).encode()
     key = StripKey(
         model=model_identity(folder),
         bits=4 if weights == "q4" else 8,
-        group=GROUP,
+        group=32,
         quantiser_version=QUANTISER_VERSION,
         calibration=hashlib.blake2b(text, digest_size=16).hexdigest() if calibration_ids else "",
     )

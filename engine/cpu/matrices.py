@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from engine.cpu.ops import matrix_product
+from engine.weights.strips import Strip, dequantise, pick_rows
 
 _WIDEN_BYTES = 32 * 2**20  # of float32 scratch at a time: large enough to stream, small against the weights
 
@@ -64,8 +65,19 @@ def matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix:
     return kind(weight, bias)
 
 
+class RowLookup(Protocol):
+    """Rows of a matrix (V, H) by token id."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of memory that is no other weight's, too."""
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids (T,) int64 -> a new float32 (T, H)."""
+
+
 class Embedding:
-    """Rows of a matrix (V, H) by token id, and the same matrix as the head where embeddings are tied."""
+    """A matrix (V, H) as it is stored, and the same as the head where embeddings are tied."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight = weight
@@ -75,8 +87,19 @@ class Embedding:
         return self._weight.nbytes
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """ids (T,) int64 -> a new float32 (T, H)."""
         return self._weight.index_select(0, ids).float()
 
     def as_head(self) -> Matrix:
         return matrix(self._weight)
+
+
+class StripRows:
+    """Rows of the head's strip, where embeddings are tied and the strip lost nothing."""
+
+    num_bytes = 0  # the strip is the head's
+
+    def __init__(self, strip: Strip) -> None:
+        self._strip = strip
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return dequantise(pick_rows(self._strip, ids))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.cpu.matrices import Embedding, Matrix, matrix
+from engine.cpu.matrices import Embedding, Matrix, RowLookup, matrix
 from engine.cpu.moe import MoeWeights
 from engine.cpu.strip_matrix import StripMatrix
 from engine.models.spec import AttentionSpec, LayerSpec, ModelSpec, MoeSpec
@@ -44,7 +44,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class ModelWeights:
-    embedding: Embedding
+    embedding: RowLookup
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor
     head: Matrix
@@ -52,15 +52,20 @@ class ModelWeights:
 
 
 def build_weights(
-    spec: ModelSpec, tensors: Mapping[str, torch.Tensor], strips: Strips | None = None
+    spec: ModelSpec,
+    tensors: Mapping[str, torch.Tensor],
+    strips: Strips | None = None,
+    *,
+    lookup: RowLookup | None = None,
 ) -> ModelWeights:
     """`tensors` by parameter name, and the `strips` that take the place of some of them, "head" among them
-    also where it is the embedding. A tied head without a strip is the embedding.
+    also where it is the embedding. A tied head without a strip is the embedding. `lookup` takes the place of
+    "embed".
     """
     strips = {} if strips is None else strips
-    embedding = Embedding(tensors["embed"])
+    embedding = Embedding(tensors["embed"]) if lookup is None else lookup
     if spec.tied_embeddings and "head" not in strips:
-        head = embedding.as_head()
+        head = Embedding(tensors["embed"]).as_head()
     else:
         head = _matrices("head", tensors, strips)[0]
     return ModelWeights(
@@ -69,7 +74,8 @@ def build_weights(
         final_norm=tensors["final_norm"],
         head=head,
         num_bytes=sum(tensor.nbytes for tensor in tensors.values())
-        + sum(strip.nbytes for each in strips.values() for strip in each),
+        + sum(strip.nbytes for each in strips.values() for strip in each)
+        + (0 if lookup is None else lookup.num_bytes),
     )
 
 

@@ -4,8 +4,7 @@ Each layer is read as it is stored, the calibration text goes through it (4 bits
 anyway), its matrices become strips, and what was read is freed. So the most that is ever held is the strips
 and one layer, or the head.
 
-Embedding, norms, biases and routers stay as stored. The head is a strip, also where it is the embedding: rows
-are looked up in the one and multiplied with the other.
+Which parameter takes which form is told in `engine.weights.packing`.
 """
 
 from __future__ import annotations
@@ -18,23 +17,33 @@ import torch
 
 from engine.checkpoints.foreign_files import shown
 from engine.cpu.calibration import Calibration
+from engine.cpu.load_meter import LoadMeter
+from engine.cpu.matrices import Embedding, RowLookup, StripRows
 from engine.cpu.memory import RESERVE_BYTES, available_bytes, mebibytes
 from engine.cpu.model import ModelWeights, build_layer, build_weights
 from engine.cpu.strip_kernels import strip_kernels
 from engine.cpu.weights import ParameterFiller, stored_type
-from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
+from engine.errors import ModelFileError, OutOfMemoryError
 from engine.models.spec import ModelSpec, Parameter, Piece
 from engine.notices import Notice
-from engine.progress import LoadProgress, LoadStage, ProgressCallback
+from engine.progress import ProgressCallback
+from engine.weights.packing import (
+    EmbeddingForm,
+    embedding_form,
+    group_of,
+    is_strip,
+    stored_strip,
+    tied_head,
+)
 from engine.weights.quantise import LARGEST_WEIGHT, quantise
-from engine.weights.sizes import MatrixCounts, is_strip, weight_bytes
-from engine.weights.source import StripSource, TensorSource
+from engine.weights.sizes import MatrixCounts, weight_bytes
+from engine.weights.source import BlockSource, StripSource, TensorSource
 from engine.weights.strip_shelf import NoShelf, Shelf, StripShelf, strip_names
-from engine.weights.strips import Bits, Group, Strip, codes_of, concatenate, fits, take_rows
+from engine.weights.strips import BLOCK, Bits, Strip, codes_of, concatenate, take_rows
 
-GROUP: Group = 32
 _CALIBRATION_WORK = 1.5e12  # tokens times numbers: half a minute of two slow cores
 _FEWEST_TOKENS = 256
+_READING = 0.25  # of the work on a matrix that becomes a strip; the rest is quantising
 
 
 @dataclass(frozen=True)
@@ -73,8 +82,12 @@ def load_strips(
     with torch.no_grad():
 
         def load(shelf: Shelf) -> LoadedStrips:
-            loader = _StripLoader(spec, parameters, source, bits, shelf, on_progress, cancel)
-            return loader.load(calibration_ids)
+            meter = LoadMeter(_total(spec, parameters, source), on_progress, cancel)
+            loaded = _StripLoader(spec, parameters, source, bits=bits, shelf=shelf, meter=meter).load(
+                calibration_ids
+            )
+            meter.finish()
+            return loaded
 
         if shelf is None:
             return load(NoShelf())
@@ -84,15 +97,24 @@ def load_strips(
 
 def _names(spec: ModelSpec, parameters: Sequence[Parameter]) -> list[str]:
     """Of every matrix that becomes a strip."""
-    shapes = {parameter.name: parameter.shape for parameter in parameters if is_strip(parameter.name)}
+    named = {parameter.name: parameter for parameter in parameters}
     if spec.tied_embeddings:
-        shapes["head"] = next(parameter.shape for parameter in parameters if parameter.name == "embed")
+        named["head"] = tied_head(named)
     return [
         each
-        for name, shape in shapes.items()
-        if fits(shape[-1], GROUP)
-        for each in strip_names(name, _num_matrices(shape))
+        for parameter in named.values()
+        if is_strip(parameter.name) and group_of(parameter.shape[-1], BLOCK) is not None
+        for each in strip_names(parameter.name, _num_matrices(parameter.shape))
     ]
+
+
+def _total(spec: ModelSpec, parameters: Sequence[Parameter], source: TensorSource) -> int:
+    """Bytes of the files, those of a tied embedding twice: for its rows and for the head."""
+    infos = source.tensors()
+    pieces = [piece for parameter in parameters for piece in parameter.pieces]
+    if spec.tied_embeddings:
+        pieces += next(parameter.pieces for parameter in parameters if parameter.name == "embed")
+    return sum(infos[piece.source].num_bytes for piece in pieces)
 
 
 def _num_matrices(shape: Sequence[int]) -> int:
@@ -113,36 +135,29 @@ class _StripLoader:
         spec: ModelSpec,
         parameters: Sequence[Parameter],
         source: TensorSource,
+        *,
         bits: Bits,
         shelf: Shelf,
-        on_progress: ProgressCallback,
-        cancel: threading.Event | None,
+        meter: LoadMeter,
     ) -> None:
         self._spec = spec
-        self._parameters = parameters
+        self._parameters = {parameter.name: parameter for parameter in parameters}
         self._source = source
         self._infos = source.tensors()
         self._bits: Bits = bits
         self._shelf = shelf
-        self._on_progress = on_progress
-        self._cancel = cancel
+        self._meter = meter
         self._tensors: dict[str, torch.Tensor] = {}
         self._strips: dict[str, Sequence[Strip]] = {}
         self._counts = {"native": 0, "q8": 0, "q4": 0}
-        self._done = 0
-        self._total = sum(self._num_bytes(parameter) for parameter in parameters)
-        if spec.tied_embeddings:
-            self._total += self._num_bytes(self._named("embed"))  # once for the rows, once for the head
 
     def load(self, calibration_ids: Sequence[int]) -> LoadedStrips:
         spec = self._spec
-        self._advance(0)
-        self._read([self._named("embed")])
-        self._finish(["embed"])
-        calibration = self._calibration(calibration_ids)
+        lookup = self._load_embedding()
+        calibration = self._calibration(lookup, calibration_ids)
         for index, layer in enumerate(spec.layers):
             prefix = f"layers.{index}."
-            own = [parameter for parameter in self._parameters if parameter.name.startswith(prefix)]
+            own = [each for each in self._parameters.values() if each.name.startswith(prefix)]
             self._read(own)
             importance: Mapping[str, Sequence[torch.Tensor | None]] = {}
             if calibration is not None:
@@ -150,9 +165,9 @@ class _StripLoader:
             for parameter in own:
                 if is_strip(parameter.name):
                     self._quantise(parameter, importance.get(parameter.name.removeprefix(prefix)))
-            self._finish([parameter.name for parameter in own])
         self._load_head(calibration)
-        weights = build_weights(spec, self._tensors, self._strips)
+        stored = "embed" in self._tensors
+        weights = build_weights(spec, self._tensors, self._strips, lookup=None if stored else lookup)
         return LoadedStrips(weights, MatrixCounts(**self._counts), tuple(self._notices()))
 
     def _notices(self) -> Iterator[Notice]:
@@ -161,7 +176,7 @@ class _StripLoader:
             yield Notice(
                 "matrices-not-packed",
                 f"{kept} of {sum(self._counts.values())} matrices stay as they are stored, because their "
-                f"rows don't divide into groups of {GROUP}.",
+                f"rows don't divide into groups of {BLOCK}.",
             )
         if strip_kernels() is None:
             yield Notice(
@@ -170,63 +185,95 @@ class _StripLoader:
                 "Install the package llvmlite, 0.45 or newer, or choose native weights.",
             )
 
+    def _load_embedding(self) -> RowLookup:
+        embed = self._parameters["embed"]
+        form = embedding_form(self._spec, embed, self._infos, self._bits)
+        if form is EmbeddingForm.HEAD:
+            head = tied_head(self._parameters)
+            # Not from the shelf: what is kept there may have been quantised, where the file's strip was none.
+            strips = self._stored_strips(head)
+            if strips is not None:
+                self._keep("head", strips)
+                self._meter.advance(2 * self._num_bytes(head))
+                return StripRows(strips[0])
+        source, [piece] = self._source, embed.pieces
+        if form is not EmbeddingForm.STORED and isinstance(source, BlockSource):
+            return source.read_blocks(piece.source, self._meter.advance)
+        self._read_tensor(embed)
+        return Embedding(self._tensors["embed"])
+
     def _load_head(self, calibration: Calibration | None) -> None:
-        self._read([self._named("final_norm")])
-        self._finish(["final_norm"])
+        tied = self._spec.tied_embeddings
+        head = tied_head(self._parameters) if tied else self._parameters["head"]
+        self._read([self._parameters["final_norm"]])
+        if "head" in self._strips or self._read_as_strip(head):
+            return
         importance = None
         if calibration is not None:
             importance = calibration.hidden_importance(self._tensors["final_norm"], self._spec.norm_eps)
-        stored = self._named("embed" if self._spec.tied_embeddings else "head")
-        head = Parameter("head", stored.shape, stored.pieces)
-        if self._spec.tied_embeddings:
-            self._read_as_strip(head)
+        if tied and "embed" in self._tensors:
             self._tensors["head"] = self._tensors["embed"]
+            self._meter.advance(_READING * self._num_bytes(head))
         else:
-            self._read([head])
+            self._read_tensor(head)
         self._quantise(head, [importance])
-        if self._spec.tied_embeddings:
+        if tied:
             self._tensors.pop("head", None)
-        self._finish([stored.name])
 
-    def _calibration(self, ids: Sequence[int]) -> Calibration | None:
+    def _calibration(self, lookup: RowLookup, ids: Sequence[int]) -> Calibration | None:
         if self._bits != 4 or self._shelf.filled or not ids:
             return None
-        length = calibration_length(self._parameters, len(ids))
-        hidden = self._tensors["embed"].index_select(0, torch.tensor(ids[:length])).float()
-        return Calibration(hidden, norm_eps=self._spec.norm_eps, cancel=self._cancel)
+        length = calibration_length(list(self._parameters.values()), len(ids))
+        hidden = lookup.rows(torch.tensor(ids[:length]))
+        return Calibration(hidden, norm_eps=self._spec.norm_eps, cancel=self._meter.cancel)
 
     def _read(self, parameters: Sequence[Parameter]) -> None:
-        """Into strips where the file has them, else as stored."""
+        """Into strips where there are some, else as stored."""
         for parameter in parameters:
-            self._stop_if_cancelled()
-            if is_strip(parameter.name) and self._read_as_strip(parameter):
-                continue
-            filler = ParameterFiller(parameter, stored_type(parameter, self._infos))
-            for piece in parameter.pieces:
-                filler.add(piece, self._source.read(piece.source))
-            self._tensors[parameter.name] = filler.finished()
+            if not self._read_as_strip(parameter):
+                self._read_tensor(parameter)
+
+    def _read_tensor(self, parameter: Parameter) -> None:
+        becomes_strip = is_strip(parameter.name) and group_of(parameter.shape[-1], BLOCK) is not None
+        share = _READING if becomes_strip else 1.0
+
+        def on_bytes(count: int) -> None:
+            self._meter.advance(share * count)
+
+        filler = ParameterFiller(parameter, stored_type(parameter, self._infos))
+        for piece in parameter.pieces:
+            self._meter.check()
+            filler.add(piece, self._source.read(piece.source, on_bytes))
+        self._tensors[parameter.name] = filler.finished()
 
     def _read_as_strip(self, parameter: Parameter) -> bool:
-        """Whether its strips are kept from an earlier load, or all pieces are stored as strips with at most
-        the bits that are asked for.
-        """
-        kept = self._shelf.read(parameter.name, _num_matrices(parameter.shape))
-        if kept is not None:
-            self._keep(parameter.name, kept)
-            return True
-        source = self._source
-        if not isinstance(source, StripSource) or any(piece.transpose for piece in parameter.pieces):
+        """Whether its strips are kept from an earlier load, or the file has them."""
+        if not is_strip(parameter.name):
             return False
+        self._meter.check()
+        strips = self._shelf.read(parameter.name, _num_matrices(parameter.shape))
+        if strips is None:
+            strips = self._stored_strips(parameter)
+        if strips is None:
+            return False
+        self._keep(parameter.name, strips)
+        self._meter.advance(self._num_bytes(parameter))
+        return True
+
+    def _stored_strips(self, parameter: Parameter) -> Sequence[Strip] | None:
+        """From the file, where it has all pieces as strips with at most the bits that are asked for."""
+        source = self._source
+        if not isinstance(source, StripSource) or stored_strip(parameter, self._infos, self._bits) is None:
+            return None
         found: list[Strip] = []
         for piece in parameter.pieces:
             strip = source.read_strip(piece.source)
-            if strip is None or strip.bits > self._bits:
-                return False
+            if strip is None:
+                return None
             found.append(strip)
         if len({strip.bits for strip in found}) > 1:
             found = [_with_8_bits(strip) for strip in found]
-        self._keep(parameter.name, _split_experts(parameter, found))
-        return True
+        return _split_experts(parameter, found)
 
     def _quantise(self, parameter: Parameter, importance: Sequence[torch.Tensor | None] | None) -> None:
         """One matrix (N, K), or each of a stack (E, N, K). Those whose rows can't be cut into groups stay."""
@@ -234,18 +281,26 @@ class _StripLoader:
             return
         weight = self._tensors[parameter.name]
         stack = weight if weight.ndim == 3 else weight[None]
-        if not fits(weight.shape[-1], GROUP):
+        group = group_of(weight.shape[-1], BLOCK)
+        if group is None:
             self._counts["native"] += len(stack)
             return
         weights = importance if importance is not None else [None] * len(stack)
+        bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / (len(stack) * stack.shape[1])
         strips = []
         for matrix, each in zip(stack, weights, strict=True):
-            self._stop_if_cancelled()
             try:
-                strips.append(quantise(matrix, bits=self._bits, group=GROUP, importance=each))
+                strip = quantise(
+                    matrix,
+                    bits=self._bits,
+                    group=group,
+                    importance=each,
+                    on_rows=lambda count: self._meter.advance(bytes_per_row * count),
+                )
             except ModelFileError as error:
                 name = self._bad_tensor(parameter)
                 raise ModelFileError(f"{name}: {error.message}", "Download the model again.") from error
+            strips.append(strip)
         self._keep(parameter.name, strips)
         del self._tensors[parameter.name]
 
@@ -261,21 +316,6 @@ class _StripLoader:
             if not bool((self._source.read(piece.source).abs() <= LARGEST_WEIGHT).all()):
                 return shown(self._infos[piece.source].stored_name)
         return shown(parameter.name)
-
-    def _finish(self, names: Sequence[str]) -> None:
-        for name in names:
-            self._advance(self._num_bytes(self._named(name)))
-
-    def _advance(self, num_bytes: int) -> None:
-        self._done += num_bytes
-        self._on_progress(LoadProgress(LoadStage.WEIGHTS, self._done, self._total))
-
-    def _stop_if_cancelled(self) -> None:
-        if self._cancel is not None and self._cancel.is_set():
-            raise Cancelled
-
-    def _named(self, name: str) -> Parameter:
-        return next(parameter for parameter in self._parameters if parameter.name == name)
 
     def _num_bytes(self, parameter: Parameter) -> int:
         return sum(self._infos[piece.source].num_bytes for piece in parameter.pieces)

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.cpu.load_meter import LoadMeter
 from engine.cpu.memory import RESERVE_BYTES, available_bytes, mebibytes
-from engine.errors import Cancelled, OutOfMemoryError
+from engine.errors import OutOfMemoryError
 from engine.models.spec import Parameter, Piece
 from engine.notices import Notice
-from engine.progress import LoadProgress, LoadStage, ProgressCallback
+from engine.progress import ProgressCallback
+from engine.weights.packing import stored_dtype
 from engine.weights.source import TensorInfo, TensorSource
 
-_HALF_TYPES: Mapping[str, torch.dtype] = {"BF16": torch.bfloat16, "F16": torch.float16}
+_TYPES: Mapping[str, torch.dtype] = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _HALF_BYTES = 2
 _FLOAT_BYTES = 4
 
@@ -39,22 +41,19 @@ def load_parameters(
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> LoadedParameters:
-    """Raises OutOfMemoryError before reading anything, Cancelled between pieces, ModelFileError."""
+    """Raises OutOfMemoryError before reading anything, Cancelled within milliseconds, ModelFileError."""
     infos = source.tensors()
     types, notices = _choose_types(parameters, infos)
     total = sum(infos[piece.source].num_bytes for parameter in parameters for piece in parameter.pieces)
-    done = 0
+    meter = LoadMeter(total, on_progress, cancel)
     tensors: dict[str, torch.Tensor] = {}
-    on_progress(LoadProgress(LoadStage.WEIGHTS, 0, total))
     for parameter in parameters:
         filler = ParameterFiller(parameter, types[parameter.name])
         for piece in parameter.pieces:
-            if cancel is not None and cancel.is_set():
-                raise Cancelled
-            filler.add(piece, source.read(piece.source))
-            done += infos[piece.source].num_bytes
-            on_progress(LoadProgress(LoadStage.WEIGHTS, done, total))
+            meter.check()
+            filler.add(piece, source.read(piece.source, meter.advance))
         tensors[parameter.name] = filler.finished()
+    meter.finish()
     return LoadedParameters(tensors, notices)
 
 
@@ -83,10 +82,8 @@ def _choose_types(
 
 
 def stored_type(parameter: Parameter, infos: Mapping[str, TensorInfo]) -> torch.dtype:
-    """The 16-bit type that all pieces of a matrix share, else float32."""
-    types = {_HALF_TYPES.get(infos[piece.source].dtype) for piece in parameter.pieces}
-    shared = types.pop() if len(types) == 1 else None
-    return shared if shared is not None and len(parameter.shape) > 1 else torch.float32
+    """In which a parameter is held that stays as it is."""
+    return _TYPES[stored_dtype(parameter, infos)]
 
 
 def _num_bytes(parameters: Sequence[Parameter], types: Mapping[str, torch.dtype]) -> int:

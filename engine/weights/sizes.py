@@ -1,8 +1,6 @@
 """How many bytes a model takes, by arithmetic alone: weights in each format, and the cache of a token.
 
-A strip is a matrix (N, K) as integer codes with one float32 scale for each row and group of 32 inputs.
-Embedding, norms, biases and routers stay as they are, and so do matrices whose rows don't divide into groups;
-the head is a strip, also where it is the embedding.
+What becomes of each parameter is told in `packing`.
 """
 
 from __future__ import annotations
@@ -11,19 +9,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.models.spec import ModelSpec, Parameter
-from engine.weights.source import TensorInfo
+from engine.weights.packing import (
+    HALF_TYPES,
+    EmbeddingForm,
+    embedding_form,
+    stored_dtype,
+    strip_form,
+    tied_head,
+)
+from engine.weights.source import StoredStrip, TensorInfo
+from engine.weights.strips import Bits, Group
 
-GROUP_SIZE = 32  # inputs that share a scale
 SCALE_BYTES = 4
 FLOAT_BYTES = 4
 
-STRIP_PARAMETERS = ("qkv", "output", "gate_up", "down", "experts.gate_up", "experts.down", "head")
 _STORED_BYTES = {"BF16": 2, "F16": 2, "F32": 4}  # every other type is dequantized to float32
-
-
-def is_strip(name: str) -> bool:
-    """Whether a parameter of this name is kept as strips, where its rows can be cut into groups."""
-    return name.split(".", 2)[-1] in STRIP_PARAMETERS
 
 
 @dataclass(frozen=True)
@@ -45,34 +45,63 @@ class WeightBytes:
         return {"native": self.native, "q8": self.q8, "q4": self.q4}
 
 
-def strip_bytes(num_rows: int, num_inputs: int, bits: int) -> int:
-    """Bytes of one strip with codes of 8 bits, or of 4 bits packed two a byte within a row. num_inputs is a
-    multiple of GROUP_SIZE.
-    """
-    return num_rows * (num_inputs * bits // 8 + num_inputs // GROUP_SIZE * SCALE_BYTES)
+def strip_bytes(num_rows: int, num_inputs: int, form: StoredStrip) -> int:
+    """Bytes of one strip. num_inputs is a multiple of its group."""
+    scale_bytes = SCALE_BYTES * (2 if form.offsets else 1)
+    return num_rows * (num_inputs * form.bits // 8 + num_inputs // form.group * scale_bytes)
 
 
 def weight_bytes(
-    spec: ModelSpec, parameters: Iterable[Parameter], tensors: Mapping[str, TensorInfo]
+    spec: ModelSpec,
+    parameters: Iterable[Parameter],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    group: Group = 32,
 ) -> WeightBytes:
-    """Memory for the weights as stored (`native`) and as strips. `tensors` may lack some: float32 is
-    assumed.
+    """Memory for the weights as stored (`native`), and as strips whose scales are for `group` inputs where
+    rows divide so. `tensors` may lack some: float32 is assumed.
+
+    The sizes of strips are exact, but for the rare file whose own strips turn out to hold a code that ours
+    can't (see `gguf_strips`): that matrix is quantised anew, and an embedding that shares it is held twice.
     """
-    native = q8 = q4 = 0
-    for parameter in parameters:
-        stored = _native_bytes(parameter, tensors)
-        native += stored
-        if is_strip(parameter.name) and parameter.shape[-1] % GROUP_SIZE == 0:
-            num_rows = parameter.num_elements // parameter.shape[-1]
-            q8 += strip_bytes(num_rows, parameter.shape[-1], 8)
-            q4 += strip_bytes(num_rows, parameter.shape[-1], 4)
+    named = {parameter.name: parameter for parameter in parameters}
+    return WeightBytes(
+        native=sum(_native_bytes(parameter, tensors) for parameter in named.values()),
+        q8=_packed_bytes(spec, named, tensors, bits=8, group=group),
+        q4=_packed_bytes(spec, named, tensors, bits=4, group=group),
+    )
+
+
+def _packed_bytes(
+    spec: ModelSpec,
+    parameters: Mapping[str, Parameter],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    bits: Bits,
+    group: Group,
+) -> int:
+    matrices = list(parameters.values())
+    total = 0
+    embed = parameters.get("embed")
+    if embed is not None:
+        matrices.remove(embed)
+        form = embedding_form(spec, embed, tensors, bits)
+        if form is EmbeddingForm.BLOCKS:
+            total += tensors[embed.pieces[0].source].num_bytes
+        elif form is EmbeddingForm.STORED:
+            total += _kept_bytes(embed, tensors)
+        if spec.tied_embeddings:
+            head = tied_head(parameters)
+            if strip_form(head, tensors, bits=bits, group=group) is not None:
+                matrices.append(head)
+    for parameter in matrices:
+        strip = strip_form(parameter, tensors, bits=bits, group=group)
+        if strip is None:
+            total += _kept_bytes(parameter, tensors)
         else:
-            q8 += stored
-            q4 += stored
-    if spec.tied_embeddings and spec.hidden_size % GROUP_SIZE == 0:
-        q8 += strip_bytes(spec.vocab_size, spec.hidden_size, 8)
-        q4 += strip_bytes(spec.vocab_size, spec.hidden_size, 4)
-    return WeightBytes(native, q8, q4)
+            num_inputs = parameter.shape[-1]
+            total += strip_bytes(parameter.num_elements // num_inputs, num_inputs, strip)
+    return total
 
 
 def kv_bytes_per_token(spec: ModelSpec) -> int:
@@ -85,6 +114,11 @@ def kv_bytes_per_token(spec: ModelSpec) -> int:
 def kv_bytes_per_token_native(spec: ModelSpec) -> int:
     """The float32 cache of the reference backend."""
     return sum(2 * FLOAT_BYTES * layer.attention.kv_dim for layer in spec.layers)
+
+
+def _kept_bytes(parameter: Parameter, tensors: Mapping[str, TensorInfo]) -> int:
+    """Of a parameter that stays as it is among strips."""
+    return parameter.num_elements * (2 if stored_dtype(parameter, tensors) in HALF_TYPES else FLOAT_BYTES)
 
 
 def _native_bytes(parameter: Parameter, tensors: Mapping[str, TensorInfo]) -> int:

@@ -144,6 +144,16 @@ def take_rows(strip: Strip, start: int, stop: int) -> Strip:
     )
 
 
+def pick_rows(strip: Strip, ids: torch.Tensor) -> Strip:
+    """The rows `ids` (M,), int64, in that order, as a strip of its own memory."""
+    return replace(
+        strip,
+        codes=strip.codes.index_select(0, ids),
+        scales=strip.scales.index_select(0, ids),
+        offsets=None if strip.offsets is None else strip.offsets.index_select(0, ids),
+    )
+
+
 def concatenate(strips: Sequence[Strip]) -> Strip:
     """One strip with the rows of all, in order. Raises ValueError unless bits, group and columns agree.
 

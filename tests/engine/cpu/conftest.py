@@ -12,6 +12,7 @@ from model_files import TINY_MODELS
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
 from engine.weights.source import TensorInfo
+from engine.weights.weight_file import OnBytes, unwatched
 
 _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -29,8 +30,9 @@ class GivenTensors:
             for name, tensor in self._tensors.items()
         }
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
         self.reads.append(name)
+        on_bytes(self._tensors[name].nbytes)
         return self._tensors[name].clone()
 
     def close(self) -> None:

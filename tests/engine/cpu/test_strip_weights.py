@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,26 @@ import torch
 from gguf_files import write_gguf
 from model_files import TINY_MODELS
 
+import engine.weights.quantise as quantise_module
 from engine.checkpoints.model_folder import ModelFolder, open_model
+from engine.config import WeightFormat
 from engine.cpu import strip_weights
 from engine.cpu.backend import CpuBackend
 from engine.cpu.memory import RESERVE_BYTES
 from engine.cpu.strip_weights import calibration_length, load_strips
 from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
-from engine.models.spec import Parameter, Piece
+from engine.models.parameters import decoder_parameters
+from engine.models.spec import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, Parameter, Piece, RopeSpec
 from engine.progress import LoadProgress, LoadStage, no_progress
+from engine.weights.packing import STRIP_PARAMETERS
 from engine.weights.quantise import quantise
-from engine.weights.sizes import STRIP_PARAMETERS, MatrixCounts
+from engine.weights.sizes import MatrixCounts, weight_bytes
 from engine.weights.source import TensorInfo
+from engine.weights.strip_cache import StripCache
+from engine.weights.strip_file import StripKey
+from engine.weights.strip_shelf import StripShelf
 from engine.weights.strips import dequantise
+from engine.weights.weight_file import OnBytes, unwatched
 
 MODELS = ["tiny-llama-rope3", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3moe-mix", "tiny-qwen3vlmoe"]
 SomeIds = Callable[[int], list[int]]
@@ -41,8 +50,8 @@ class ChangedTensors:
     def tensors(self) -> dict[str, TensorInfo]:
         return dict(self._source.tensors())
 
-    def read(self, name: str) -> torch.Tensor:
-        return self._change(name, self._source.read(name))
+    def read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
+        return self._change(name, self._source.read(name, on_bytes))
 
     def close(self) -> None:
         self._source.close()
@@ -163,15 +172,145 @@ def test_counts_and_sizes_of_a_model_with_experts() -> None:
     assert backend.notices == ()
 
 
-def test_progress_grows_to_its_total_and_ends_there() -> None:
+GGUF_KINDS = ["F32", "F16", "Q8_0", "Q5_0", "Q4_1", "Q4_0"]
+GGUF_MODELS = ["tiny-qwen2", "tiny-llama-rope3"]  # embeddings tied, and not
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", GGUF_KINDS)
+@pytest.mark.parametrize("name", GGUF_MODELS)
+def test_size_in_memory_is_the_one_that_the_card_tells(
+    name: str, kind: str, bits: int, tmp_path: Path
+) -> None:
+    """With embeddings as they are stored, in the file's blocks, and shared with the head."""
+    folder = open_model(write_gguf(name, tmp_path / "model.gguf", kind=kind))
+    backend = load(folder, bits)
+    sizes = weight_bytes(folder.spec, folder.parameters, folder.tensors.tensors())
+    folder.tensors.close()
+    assert backend.weight_bytes == (sizes.q8 if bits == 8 else sizes.q4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", GGUF_KINDS)
+@pytest.mark.parametrize("name", GGUF_MODELS)
+def test_rows_of_the_embedding_are_those_of_the_file_to_the_bit(
+    name: str, kind: str, bits: int, tmp_path: Path
+) -> None:
+    """Whatever becomes of the head, and also after the file was closed."""
+    folder = open_model(write_gguf(name, tmp_path / "model.gguf", kind=kind))
+    stored = folder.tensors.read("embed_tokens.weight").float()
+    backend = load(folder, bits)
+    folder.tensors.close()
+    ids = torch.tensor([5, 0, 511, 5, 17])
+    rows = backend._weights.embedding.rows(ids)
+    assert torch.equal(rows.view(torch.int32), stored[ids].view(torch.int32))
+
+
+def test_an_embedding_shared_with_the_head_survives_a_code_that_strips_lack(tmp_path: Path) -> None:
+    """-128 of Q8_0: the head is quantised anew, and its rows are no longer those of the file."""
+    path = write_gguf("tiny-qwen2", tmp_path / "model.gguf", kind="Q8_0")
+    folder = open_model(path)
+    info = folder.tensors.tensors()["embed_tokens.weight"]
+    start = folder.tensors._tensors["embed_tokens.weight"].start  # type: ignore[attr-defined]
+    folder.tensors.close()
+    with path.open("r+b") as file:
+        file.seek(start + 34 * 9 + 2)
+        file.write(b"\x80")
+    folder = open_model(path)
+    stored = folder.tensors.read("embed_tokens.weight")
+    backend = load(folder, 8)
+    every = torch.arange(info.shape[0])
+    assert torch.equal(backend._weights.embedding.rows(every), stored)
+    again = CpuBackend.load(
+        folder.spec, folder.parameters, folder.tensors, weights="q8", shelf=shelf_in(tmp_path / "kept")
+    )
+    kept = CpuBackend.load(
+        folder.spec, folder.parameters, folder.tensors, weights="q8", shelf=shelf_in(tmp_path / "kept")
+    )
+    folder.tensors.close()
+    for each in (again, kept):
+        assert torch.equal(each._weights.embedding.rows(every), stored)
+        assert torch.equal(logits(each, [1, 2, 3]), logits(backend, [1, 2, 3]))
+
+
+def shelf_in(root: Path) -> StripShelf:
+    key = StripKey(model="model", bits=8, group=32, quantiser_version=1)
+    return StripShelf(StripCache(root, 10**9), key, lambda: "model")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", [None, "F32", "Q8_0", "Q5_0"])
+def test_progress_grows_with_every_step_and_comes_to_its_total_once(
+    bits: int, kind: str | None, tmp_path: Path
+) -> None:
+    path = TINY_MODELS / "tiny-qwen2"
+    if kind is not None:
+        path = write_gguf("tiny-qwen2", tmp_path / "model.gguf", kind=kind)
     steps: list[LoadProgress] = []
-    load(open_model(TINY_MODELS / "tiny-qwen3"), 4, [1, 2, 3], on_progress=steps.append)
+    load(open_model(path), bits, [1, 2, 3], on_progress=steps.append)
     assert {step.stage for step in steps} == {LoadStage.WEIGHTS}
     assert len({step.total for step in steps}) == 1
     done = [step.done for step in steps]
-    assert done == sorted(done)
+    assert done == sorted(set(done))
     assert (done[0], done[-1]) == (0, steps[0].total)
-    assert len(set(done)) > 10
+    assert len(done) > 10
+
+
+def test_progress_moves_inside_one_large_matrix(given_tensors, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """The head, which is most of a small model."""
+    monkeypatch.setattr(quantise_module, "CHUNK_ELEMENTS", 64 * 100)
+    spec = one_layer_spec(vocab_size=3000)
+    parameters = decoder_parameters(spec)
+    source = given_tensors(random_tensors(parameters))
+    steps: list[LoadProgress] = []
+    CpuBackend.load(spec, parameters, source, weights="q8", on_progress=steps.append)
+    jumps = [after.done - before.done for before, after in pairwise(steps)]
+    head = 4 * 3000 * 64
+    assert max(jumps[-30:]) < head / 20
+    assert sum(jumps[-30:]) > 0.7 * head
+
+
+@pytest.mark.parametrize("weights", ["q8", "q4"])
+def test_a_cancel_inside_one_large_matrix_leaves_nothing_behind(
+    weights: WeightFormat, given_tensors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(quantise_module, "CHUNK_ELEMENTS", 64 * 100)
+    spec = one_layer_spec(vocab_size=3000)
+    parameters = decoder_parameters(spec)
+    source = given_tensors(random_tensors(parameters))
+    cancel = threading.Event()
+    steps: list[LoadProgress] = []
+
+    def on_progress(step: LoadProgress) -> None:
+        steps.append(step)
+        if step.done > step.total - 4 * 3000 * 64 * 0.4:
+            cancel.set()
+
+    root = tmp_path / "kept"
+    with pytest.raises(Cancelled):
+        CpuBackend.load(
+            spec,
+            parameters,
+            source,
+            weights=weights,
+            shelf=shelf_in(root),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+    assert steps[-1].done < steps[-1].total
+    assert not root.exists() or not list(root.iterdir())
+    working = ("quantise", "dequantise", "strip")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(working)]
+
+
+def one_layer_spec(*, vocab_size: int, hidden_size: int = 64, tied: bool = False) -> ModelSpec:
+    attention = AttentionSpec(2, 1, 32, scale=0.2, rope=RopeSpec(1e4, 32))
+    layer = LayerSpec(attention, DenseSpec(96))
+    return ModelSpec("X", "Llama", hidden_size, vocab_size, 128, 1e-5, (layer,), tied)
+
+
+def random_tensors(parameters: Sequence[Parameter]) -> dict[str, torch.Tensor]:
+    return {piece.source: torch.randn(piece.shape) / 8 for each in parameters for piece in each.pieces}
 
 
 class CancelledAt(threading.Event):
@@ -229,15 +368,10 @@ def test_too_little_memory_is_told_before_anything_is_read(
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_rows_that_do_not_divide_stay_as_they_are_and_are_counted(tied: bool, given_tensors) -> None:  # type: ignore[no-untyped-def]
-    from engine.models.parameters import decoder_parameters
-    from engine.models.spec import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, RopeSpec
-
     attention = AttentionSpec(2, 1, 20, scale=0.2, rope=RopeSpec(1e4, 20))  # output: 40 inputs
     spec = ModelSpec("X", "Llama", 64, 30, 128, 1e-5, (LayerSpec(attention, DenseSpec(100)),) * 2, tied)
     parameters = decoder_parameters(spec)
-    source = given_tensors(
-        {piece.source: torch.randn(piece.shape) / 8 for each in parameters for piece in each.pieces}
-    )
+    source = given_tensors(random_tensors(parameters))
     loaded = load_strips(
         spec, parameters, source, bits=8, calibration_ids=(), on_progress=no_progress, cancel=None
     )

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.weights.quantise import quantise
-from engine.weights.sizes import GROUP_SIZE, strip_bytes
+from engine.weights.sizes import strip_bytes
+from engine.weights.source import StoredStrip
 from engine.weights.strips import (
     BLOCK,
     GROUPS,
@@ -24,6 +25,7 @@ from engine.weights.strips import (
     fits,
     pack,
     pad_rows,
+    pick_rows,
     scales_fit,
     take_rows,
     unpack,
@@ -119,19 +121,27 @@ def test_dequantising_leaves_the_strip_alone() -> None:
     assert torch.equal(strip.codes, codes)
 
 
-@pytest.mark.parametrize("num_inputs", [32, 192, 288, 2880])
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize(("group", "num_groups"), [(32, 1), (32, 6), (32, 9), (32, 90), (256, 1), (256, 3)])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_size_is_the_one_that_was_foretold(bits: Bits, num_inputs: int) -> None:
-    strip = random_strip(bits, 32, rows=5, groups=num_inputs // 32, seed=0)
-    assert strip.group == GROUP_SIZE
-    assert (strip.rows, strip.columns) == (5, num_inputs)
-    assert strip.nbytes == strip_bytes(5, num_inputs, bits)
+def test_size_is_the_one_that_is_foretold(bits: Bits, group: Group, num_groups: int, offsets: bool) -> None:
+    strip = random_strip(bits, group, rows=5, groups=num_groups, seed=0, offsets=offsets)
+    assert (strip.rows, strip.columns) == (5, group * num_groups)
+    assert strip.nbytes == strip_bytes(5, strip.columns, StoredStrip(bits, offsets, group))
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_offsets_and_wide_groups_count_in_the_size(bits: Bits) -> None:
-    strip = random_strip(bits, 256, rows=5, groups=2, seed=0, offsets=True)
-    assert strip.nbytes == 5 * (512 * bits // 8 + 2 * 4 + 2 * 4)
+@given(
+    picks=st.lists(st.integers(0, 6), max_size=12),
+    bits=st.sampled_from([4, 8]),
+    offsets=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+@settings(deadline=None, max_examples=60)
+def test_picked_rows_are_the_rows(picks: list[int], bits: Bits, offsets: bool, seed: int) -> None:
+    strip = random_strip(bits, 32, rows=7, groups=2, seed=seed, offsets=offsets)
+    ids = torch.tensor(picks, dtype=torch.int64)
+    found = dequantise(pick_rows(strip, ids))
+    assert torch.equal(found.view(torch.int32), dequantise(strip)[ids].view(torch.int32))
 
 
 @given(

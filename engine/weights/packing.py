@@ -1,0 +1,88 @@
+"""Which form each parameter takes when a model is packed: told by the headers alone, for the model card and
+the load alike.
+
+Embedding, norms, biases and routers stay as they are, and so do matrices whose rows don't divide into groups;
+everything else becomes strips, the head also where it is the embedding. What a file has as strips already is
+taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from engine.models.spec import ModelSpec, Parameter
+from engine.weights.source import StoredStrip, TensorInfo
+from engine.weights.strips import BLOCK, Bits, Group, fits
+
+STRIP_PARAMETERS = ("qkv", "output", "gate_up", "down", "experts.gate_up", "experts.down", "head")
+HALF_TYPES = ("BF16", "F16")
+
+
+class EmbeddingForm(Enum):
+    STORED = auto()  # numbers as in the file; float32 where these have no plain type
+    BLOCKS = auto()  # a GGUF type's own blocks: see `gguf_blocks`
+    HEAD = auto()  # rows of the head's strip, which has every bit of it
+
+
+def is_strip(name: str) -> bool:
+    """Whether a parameter of this name is kept as strips, where its rows can be cut into groups."""
+    return name.split(".", 2)[-1] in STRIP_PARAMETERS
+
+
+def group_of(num_inputs: int, wanted: Group) -> Group | None:
+    """Of a matrix with so many inputs: `wanted` where they divide by it, else 32, None where not by that."""
+    return next((group for group in (wanted, BLOCK) if fits(num_inputs, group)), None)
+
+
+def tied_head(parameters: Mapping[str, Parameter]) -> Parameter:
+    """The embedding as the head."""
+    embed = parameters["embed"]
+    return Parameter("head", embed.shape, embed.pieces)
+
+
+def stored_strip(parameter: Parameter, tensors: Mapping[str, TensorInfo], bits: Bits) -> StoredStrip | None:
+    """What the file's own strips of a parameter come to, joined; None where it has to be quantised, be it for
+    having more than `bits`.
+    """
+    forms = [
+        None if piece.transpose or piece.source not in tensors else tensors[piece.source].strip
+        for piece in parameter.pieces
+    ]
+    found = [form for form in forms if form is not None]
+    if not found or len(found) < len(forms) or len({form.group for form in found}) > 1:
+        return None
+    most: Bits = max(form.bits for form in found)
+    return StoredStrip(most, any(form.offsets for form in found), found[0].group) if most <= bits else None
+
+
+def strip_form(
+    parameter: Parameter, tensors: Mapping[str, TensorInfo], *, bits: Bits, group: Group
+) -> StoredStrip | None:
+    """Of the strips of a parameter; None where it stays as it is."""
+    wanted = group_of(parameter.shape[-1], group)
+    if wanted is None or not is_strip(parameter.name):
+        return None
+    return stored_strip(parameter, tensors, bits) or StoredStrip(bits, group=wanted)
+
+
+def embedding_form(
+    spec: ModelSpec, embed: Parameter, tensors: Mapping[str, TensorInfo], bits: Bits
+) -> EmbeddingForm:
+    """How token ids are looked up when matrices are strips of `bits`."""
+    head_is_strip = group_of(embed.shape[-1], BLOCK) is not None
+    if spec.tied_embeddings and head_is_strip and stored_strip(embed, tensors, bits) is not None:
+        return EmbeddingForm.HEAD
+    info = tensors.get(embed.pieces[0].source) if len(embed.pieces) == 1 else None
+    if info is not None and info.blocks and (head_is_strip or not spec.tied_embeddings):
+        return EmbeddingForm.BLOCKS
+    return EmbeddingForm.STORED
+
+
+def stored_dtype(parameter: Parameter, tensors: Mapping[str, TensorInfo]) -> str:
+    """The type, in the words of the file, in which a parameter is held that stays as it is: the 16-bit one
+    that all pieces of a matrix share, else F32. What `tensors` lacks is taken to be F32.
+    """
+    types = {tensors[piece.source].dtype if piece.source in tensors else "F32" for piece in parameter.pieces}
+    shared = types.pop() if len(types) == 1 else "F32"
+    return shared if shared in HALF_TYPES and len(parameter.shape) > 1 else "F32"
