@@ -54,6 +54,23 @@ def _folder_of_folders(tmp: Path) -> Path:
     return tmp / "outer"
 
 
+def _quantised(
+    settings: dict[str, Any], *, key: str = "quantization_config", extra: str = ""
+) -> Callable[[Path], Path]:
+    """A model one of whose matrices is no plain numbers, and what its config says of that."""
+
+    def make(tmp: Path) -> Path:
+        def change(tensors: Tensors) -> None:
+            tensors["model.embed_tokens.weight"] = RawTensor("U8", (512, 32), bytes(512 * 32))
+            if extra:
+                tensors[f"model.embed_tokens{extra}"] = RawTensor("F16", (512,), bytes(1024))
+
+        folder = edit_tensors(copy_model("tiny-qwen3", tmp / "model"), change)
+        return set_config(folder, **{key: settings})
+
+    return make
+
+
 def _no_config(tmp: Path) -> Path:
     return _without(tmp, "config.json")
 
@@ -347,7 +364,7 @@ BAD_MODELS: tuple[BadModel, ...] = (
     BadModel("tensor of another shape", _tensors(_reshape_norm), ("model.norm.weight", "32", "not 64")),
     BadModel("unexpected tensor", _tensors(_add_sinks), ("model.layers.0.self_attn.sinks", "unexpected")),
     BadModel("one tensor under two names", _tensors(_same_tensor_twice), ("language_model.norm.weight",)),
-    BadModel("fp8 tensor", _tensors(_make_fp8), ("F8_E4M3", "down_proj"), _UNSUPPORTED),
+    BadModel("fp8 tensor", _tensors(_make_fp8), ("F8_E4M3", "down_proj", "by which method")),
     BadModel("untied without head", _config(tie_word_embeddings=False), ("lm_head.weight", "missing")),
     BadModel("too many layers", _config(num_hidden_layers=6), ("layers.5", "missing")),
     # Config
@@ -399,22 +416,32 @@ BAD_MODELS: tuple[BadModel, ...] = (
         ("rope_scaling.factor", "missing"),
     ),
     BadModel(
-        "quantized to fp8",
-        _config(quantization_config={"quant_method": "fp8", "fmt": "e4m3"}),
-        ("fp8", "e4m3"),
+        "quantised by bitsandbytes",
+        _quantised({"quant_method": "bitsandbytes", "load_in_4bit": True}),
+        ("bitsandbytes", "load_in_4bit"),
         _UNSUPPORTED,
     ),
     BadModel(
-        "quantized by compressed-tensors",
-        _config(quantization_config={"quant_method": "compressed-tensors", "format": "float-quantized"}),
-        ("compressed-tensors", "float-quantized"),
+        "quantised by compressed-tensors to 4-bit floats",
+        _quantised({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}),
+        ("compressed-tensors", "nvfp4-pack-quantized"),
         _UNSUPPORTED,
     ),
     BadModel(
-        "quantized by MLX",
-        _config(quantization={"group_size": 64, "bits": 4}),
+        "quantised by MLX",
+        _quantised({"group_size": 64, "bits": 4}, key="quantization"),
         ("MLX", "bits 4"),
         _UNSUPPORTED,
+    ),
+    BadModel(
+        "quantised otherwise than its config says",
+        _quantised({"quant_method": "gptq", "bits": 4}),
+        ("gptq", "stored as U8", "embed_tokens"),
+    ),
+    BadModel(
+        "quantised, but nobody says how",
+        _quantised({}, extra=".scales"),
+        ("stored as U8", "embed_tokens", "by which method"),
     ),
     BadModel("generation config broken", _broken_generation_config, ("generation_config.json", "JSON")),
     # Tokenizer

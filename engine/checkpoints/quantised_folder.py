@@ -6,12 +6,15 @@ that they had; others lost them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.checkpoints.foreign_files import shown, some_names
 from engine.checkpoints.quantisation_config import OTHER_FORM, QuantisationSettings, read_quantisation
 from engine.errors import ModelFileError
 from engine.notices import Notice
 from engine.weights.quantised_source import QuantisedFolderSource, quantised_tensors
 from engine.weights.safetensors_source import SafetensorsSource
+from engine.weights.source import TensorInfo
 
 FolderSource = SafetensorsSource | QuantisedFolderSource
 
@@ -30,8 +33,7 @@ def dequantised_source(
     if settings is None:
         if packed and _has_scales(plain):
             raise ModelFileError(
-                f"{len(packed)} tensors are quantised ({some_names(packed)}), but the folder's config.json "
-                "doesn't say by which method.",
+                f"{_listed(packed)}, but the folder's config.json doesn't say by which method.",
                 f"Download config.json again. {OTHER_FORM}",
             )
         return plain
@@ -49,7 +51,7 @@ def dequantised_source(
     if not source.num_matrices:
         raise ModelFileError(
             f"{shown(settings.reader.file)} says that the weights are quantised by {settings.described()}, "
-            f"but the files hold another form ({some_names(packed)}).",
+            f"but in the files {_listed(packed)}.",
             "Download the model again; config.json and weights belong to different models.",
         )
     if quantisation.beyond_weights:
@@ -63,6 +65,12 @@ def dequantised_source(
     if source.packed_anew:
         notices.append(packed_anew(source.packed_anew, source.num_matrices))
     return source
+
+
+def _listed(packed: Sequence[TensorInfo]) -> str:
+    types = ", ".join(sorted({info.dtype for info in packed}))
+    count = "1 tensor is" if len(packed) == 1 else f"{len(packed)} tensors are"
+    return f"{count} stored as {types} ({some_names([info.stored_name for info in packed])})"
 
 
 def packed_anew(count: int, total: int) -> Notice:

@@ -218,10 +218,10 @@ def _size(name: str, stored: Mapping[str, TensorInfo], axis: int) -> int:
     return shape[axis] if axis < len(shape) else 0
 
 
-def quantised_tensors(plain: SafetensorsSource) -> list[str]:
-    """Stored names of tensors that are not plain numbers."""
+def quantised_tensors(plain: SafetensorsSource) -> list[TensorInfo]:
+    """What is not plain numbers."""
     return [
-        info.stored_name
+        info
         for name, info in plain.tensors().items()
         if info.dtype not in READABLE_DTYPES or name.endswith(_PACKED_ENDINGS)
     ]

@@ -47,13 +47,13 @@ def test_all_problems_are_found_at_once(tmp_path: Path) -> None:
     folder = set_config(
         copy_model("tiny-qwen3", tmp_path / "model"),
         rope_scaling={"type": "dynamic", "factor": 2},
-        quantization_config={"quant_method": "awq"},
+        quantization_config={"quant_method": "hqq"},
         eos_token_id="end",
     )
     (folder / "tokenizer.json").unlink()
     (folder / WEIGHTS).write_bytes(b"cut")
     text = " ".join(problem.message for problem in inspect_model(folder).problems)
-    for found in ("'dynamic'", "awq", "eos_token_id", "tokenizer.json", "3 bytes"):
+    for found in ("'dynamic'", "hqq", "eos_token_id", "tokenizer.json", "3 bytes"):
         assert found in text
     assert len(inspect_model(folder).problems) == 5
 
