@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,7 @@ class Answer:
         self._prefill = PrefillStats(tokens=len(self._prompt), reused=0, seconds=0.0)
         self._decode_seconds = 0.0
 
-    def events(self) -> Iterator[GenerationEvent]:
+    def events(self) -> Generator[GenerationEvent, None, None]:
         """Prefilled, one TextDelta for each token, Finished; a prompt that is cancelled gives Finished alone.
 
         A cancelled answer may have one more TextDelta, with the last token's id, for text that was held back.

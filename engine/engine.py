@@ -10,7 +10,8 @@ import hashlib
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +24,7 @@ from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
 from engine.cpu.memory import available_bytes
 from engine.errors import Cancelled, ContextFullError, SettingError
-from engine.generation import GenerationEvent, GenerationRequest, SamplingParams
+from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.resolution import ResolvedConfig, resolve_config
@@ -99,8 +100,11 @@ class Engine:
         template: ChatTemplate,
         backend: Backend,
         end_ids: frozenset[int],
+        shelf: StripShelf | None = None,
     ) -> None:
+        """shelf: where strips are still being kept, perhaps."""
         self.summary = summary
+        self._shelf = shelf
         self._config = config
         self._tokenizer = tokenizer
         self._template = template
@@ -144,7 +148,9 @@ class Engine:
         on_progress(LoadProgress(LoadStage.RUNTIME))
         prepare_runtime(resolved.threads)
         _stop_if(cancel)
-        backend = _load_backend(folder, resolved.weights, tokenizer, on_progress, cancel)
+        ids = _calibration_ids(folder, resolved.weights, tokenizer)
+        shelf = None if resolved.weights == "native" else _shelf(folder, resolved.weights, ids)
+        backend = _load_backend(folder, resolved.weights, ids, shelf, on_progress, cancel)
         on_progress(LoadProgress(LoadStage.CHECK))
         check_notices = _self_check(backend, cancel)
         summary = ModelSummary(
@@ -166,7 +172,13 @@ class Engine:
         )
         end_ids = folder.eos_token_ids | tokenizer.eos_ids
         return cls(
-            summary, resolved, tokenizer=tokenizer, template=template, backend=backend, end_ids=end_ids
+            summary,
+            resolved,
+            tokenizer=tokenizer,
+            template=template,
+            backend=backend,
+            end_ids=end_ids,
+            shelf=shelf,
         )
 
     def chat_prompt(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
@@ -203,12 +215,26 @@ class Engine:
             )
         return SequenceScore(tuple(_log_probabilities(self._loaded(), ids)))
 
+    def late_notices(self, *, wait: bool = False) -> tuple[Notice, ...]:
+        """What went wrong behind a load that had succeeded, each once: with keeping the packed weights for
+        the next one. Answers come with them, too.
+
+        wait: until there can't be any more, which may take as long as the disk does.
+        """
+        if self._shelf is None:
+            return ()
+        if wait:
+            self._shelf.wait()
+        return self._shelf.take_notices()
+
     def forget(self, conversation: str) -> None:
         """Free what is cached of a conversation."""
         self._states.forget(conversation)
 
     def close(self) -> None:
-        """Free weights and caches. Closing twice does nothing."""
+        """Free weights and caches. Closing twice does nothing. Packed weights that are still written to disk
+        are written to the end; the process does not end before that.
+        """
         self._states.clear()
         if self._backend is not None:
             self._backend = None
@@ -238,7 +264,11 @@ class Engine:
                 cancel=cancel,
                 notices=() if notice is None else (notice,),
             )
-            yield from answer.events()
+            with closing(answer.events()) as events:
+                for event in events:
+                    if isinstance(event, Finished):
+                        event = replace(event, notices=(*event.notices, *self.late_notices()))
+                    yield event
         finally:
             self._states.give_back(state)
 
@@ -277,26 +307,31 @@ class Engine:
 def _load_backend(
     folder: ModelFolder,
     weights: WeightFormat,
-    tokenizer: Tokenizer,
+    calibration_ids: Sequence[int],
+    shelf: StripShelf | None,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> CpuBackend:
     from engine.cpu.backend import CpuBackend
 
-    ids: list[int] = []
-    if weights == "q4":
-        encoded = tokenizer.encode(calibration_text(), parse_special=False)
-        ids = [token_id for token_id in encoded if token_id < folder.spec.vocab_size]
     return CpuBackend.load(
         folder.spec,
         folder.parameters,
         folder.tensors,
         weights=weights,
-        calibration_ids=ids,
-        shelf=None if weights == "native" else _shelf(folder, weights, ids),
+        calibration_ids=calibration_ids,
+        shelf=shelf,
         on_progress=on_progress,
         cancel=cancel,
     )
+
+
+def _calibration_ids(folder: ModelFolder, weights: WeightFormat, tokenizer: Tokenizer) -> list[int]:
+    """The text by which 4-bit codes are chosen; none for other formats."""
+    if weights != "q4":
+        return []
+    encoded = tokenizer.encode(calibration_text(), parse_special=False)
+    return [token_id for token_id in encoded if token_id < folder.spec.vocab_size]
 
 
 def _shelf(folder: ModelFolder, weights: WeightFormat, calibration_ids: Sequence[int]) -> StripShelf:

@@ -78,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
         print_notices(notices)
         for answer in answers:
             _stream(answer)
+        print_notices(engine.late_notices(wait=True))
     return 0
 
 
@@ -115,6 +116,7 @@ def _print_outputs(engine: Engine, answers: list[Iterator[GenerationEvent]], not
         finished = _last(answer)
         outputs.append(finished.as_json())
         notices += finished.notices
+    notices += engine.late_notices(wait=True)
     print_json(
         {
             "outputs": outputs,

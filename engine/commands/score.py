@@ -30,17 +30,19 @@ def run(options: argparse.Namespace) -> int:
         id_lists.append(tuple(engine.encode(text)))
     scores = [engine.score(ids) for ids in id_lists]
     if options.json:
+        notices = (*engine.summary.notices, *engine.late_notices(wait=True))
         print_json(
             {
                 "sequences": [score.as_json() for score in scores],
                 "device": engine.summary.device,
-                "notices": [notice.as_json() for notice in engine.summary.notices],
+                "notices": [notice.as_json() for notice in notices],
             }
         )
         return 0
     print_notices(engine.summary.notices)
     for number, score in enumerate(scores):
         print(f"sequence {number}: {_line(score)}")
+    print_notices(engine.late_notices(wait=True))
     return 0
 
 

@@ -23,7 +23,7 @@ from engine.cpu.memory import RESERVE_BYTES, available_bytes, mebibytes
 from engine.cpu.model import ModelWeights, build_layer, build_weights
 from engine.cpu.strip_kernels import strip_kernels
 from engine.cpu.weights import ParameterFiller, stored_type
-from engine.errors import ModelFileError, OutOfMemoryError
+from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
 from engine.models.spec import ModelSpec, Parameter, Piece
 from engine.notices import Notice
 from engine.progress import ProgressCallback
@@ -81,6 +81,10 @@ def load_strips(
     # Not inference mode: it holds for one thread, and the quantiser's others may not write to its tensors.
     with torch.no_grad():
 
+        def check() -> None:
+            if cancel is not None and cancel.is_set():
+                raise Cancelled
+
         def load(shelf: Shelf) -> LoadedStrips:
             meter = LoadMeter(_total(spec, parameters, source), on_progress, cancel)
             loaded = _StripLoader(spec, parameters, source, bits=bits, shelf=shelf, meter=meter).load(
@@ -91,8 +95,8 @@ def load_strips(
 
         if shelf is None:
             return load(NoShelf())
-        loaded = shelf.run(_names(spec, parameters), load)
-    return replace(loaded, notices=(*loaded.notices, *shelf.notices))
+        loaded = shelf.run(_names(spec, parameters), load, check=check)
+    return replace(loaded, notices=(*loaded.notices, *shelf.take_notices()))
 
 
 def _names(spec: ModelSpec, parameters: Sequence[Parameter]) -> list[str]:

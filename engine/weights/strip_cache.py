@@ -24,6 +24,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,12 +113,14 @@ class StripCache:
         file.close()
         return _unusable(error)
 
-    def writer(self, key: StripKey, names: Iterable[str]) -> StripWriter:
+    def writer(
+        self, key: StripKey, names: Iterable[str], *, stop: threading.Event | None = None
+    ) -> StripWriter:
         """For the strips and tensors of these names: each has to be added, in any order, before
-        `commit`.
+        `commit`. Once `stop` is set, adding raises WritingStopped.
         """
         self._remove_abandoned()
-        return StripWriter(self, key, names)
+        return StripWriter(self, key, names, stop=stop)
 
     @property
     def limit_bytes(self) -> int:
@@ -150,13 +153,15 @@ class StripWriter:
     nothing.
     """
 
-    def __init__(self, cache: StripCache, key: StripKey, names: Iterable[str]) -> None:
+    def __init__(
+        self, cache: StripCache, key: StripKey, names: Iterable[str], *, stop: threading.Event | None = None
+    ) -> None:
         self.notices: tuple[Notice, ...] = ()
         self._cache = cache
         self._path = cache.path(key)
         self._file: StripFileWriter | None = None
         try:
-            self._file = StripFileWriter(self._path, key, names)
+            self._file = StripFileWriter(self._path, key, names, stop=stop)
         except OSError as error:
             self._give_up(error)
 

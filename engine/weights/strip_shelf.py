@@ -11,8 +11,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from engine.notices import Notice
-from engine.weights.strip_cache import StripCache, StripWriter
+from engine.weights.strip_cache import StripCache
 from engine.weights.strip_file import StripFile, StripFileError, StripKey
+from engine.weights.strip_keeper import StripKeeper, wait_for_keeper
 
 if TYPE_CHECKING:
     from engine.weights.strips import Strip
@@ -45,33 +46,50 @@ class NoShelf:
 
 
 class StripShelf:
-    """A model's place in the cache. `notices` say what went wrong with it; a load never fails by that."""
+    """A model's place in the cache. A load never fails by what goes wrong with it: notices say so."""
 
     def __init__(self, cache: StripCache, key: StripKey, model_now: Callable[[], str]) -> None:
         """model_now: the identity of the model's files, which may have changed while they were read."""
-        self.notices: list[Notice] = []
         self._cache = cache
         self._key = key
         self._model_now = model_now
+        self._notices: list[Notice] = []
+        self._keeper: StripKeeper | None = None
 
-    def run(self, names: Iterable[str], load: Callable[[Shelf], Loaded]) -> Loaded:
+    def run(
+        self, names: Iterable[str], load: Callable[[Shelf], Loaded], *, check: Callable[[], None]
+    ) -> Loaded:
         """`load` on the strips that are kept. If there are none, or they turn out damaged while they are
-        read, `load` makes them, all of `names` (see `strip_names`), and they are kept.
+        read, `load` makes them, all of `names` (see `strip_names`), and they are kept: that may go on behind
+        the load.
+
+        check: called now and then while nothing but waiting can be done; may raise.
         """
+        wait_for_keeper(self._cache.path(self._key), check)
         lookup = self._cache.open(self._key)
-        self.notices += lookup.notices
+        self._notices += lookup.notices
         if lookup.file is not None:
             with closing(lookup.file):
                 try:
                     return load(_Filled(lookup.file))
                 except StripFileError as error:
-                    self.notices.append(self._cache.discard(lookup.file, error))
-        with self._cache.writer(self._key, names) as writer:
-            loaded = load(_Filling(writer))
+                    self._notices.append(self._cache.discard(lookup.file, error))
+        with StripKeeper(self._cache, self._key, names) as keeper:
+            loaded = load(_Filling(keeper))
             if self._model_now() == self._key.model:
-                writer.commit()
-        self.notices += writer.notices
+                keeper.commit()
+        self._keeper = keeper
         return loaded
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """What went wrong since the last time this was asked."""
+        found, self._notices = tuple(self._notices), []
+        return found if self._keeper is None else (*found, *self._keeper.take_notices())
+
+    def wait(self) -> None:
+        """Until strips that are still written are at their place, or given up: no notice comes after that."""
+        if self._keeper is not None:
+            self._keeper.wait()
 
 
 def strip_names(name: str, count: int) -> list[str]:
@@ -98,12 +116,12 @@ class _Filled:
 class _Filling:
     filled = False
 
-    def __init__(self, writer: StripWriter) -> None:
-        self._writer = writer
+    def __init__(self, keeper: StripKeeper) -> None:
+        self._keeper = keeper
 
     def read(self, name: str, count: int) -> Sequence[Strip] | None:
         return None
 
     def add(self, name: str, strips: Sequence[Strip]) -> None:
         for each, strip in zip(strip_names(name, len(strips)), strips, strict=True):
-            self._writer.add_strip(each, strip)
+            self._keeper.add(each, strip)

@@ -10,6 +10,7 @@ everything in memory.)
 from __future__ import annotations
 
 import json
+import threading
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,6 +41,10 @@ _MAX_ENTRY_BYTES = 64 + 16 * (_MAX_AXES + 2)  # of the header, without the name;
 _ALIGNMENT = 64  # of the data's start
 
 
+class WritingStopped(Exception):  # noqa: N818  (it is no error: somebody wanted it)
+    """Raised in the middle of a write once that is wanted."""
+
+
 class StripFileWriter:
     """`with` removes everything that was written unless `commit` was reached.
 
@@ -47,7 +52,11 @@ class StripFileWriter:
     can't be stored) are ValueErrors.
     """
 
-    def __init__(self, path: Path, key: StripKey, names: Iterable[str]) -> None:
+    def __init__(
+        self, path: Path, key: StripKey, names: Iterable[str], *, stop: threading.Event | None = None
+    ) -> None:
+        """stop: once it is set, adding raises WritingStopped, also in the middle of a large strip."""
+        self._stop = stop
         self._names = frozenset(names)
         self._metadata = metadata_of(key)
         self._data_start = self._reserved()
@@ -132,6 +141,8 @@ class StripFileWriter:
         whole = memoryview(view)
         start, checksum = self._end, 0
         for done in range(0, len(whole), _CHUNK_BYTES):
+            if self._stop is not None and self._stop.is_set():
+                raise WritingStopped
             chunk = whole[done : done + _CHUNK_BYTES]
             checksum = zlib.crc32(chunk, checksum)
             self._file.write(chunk, start + done)
