@@ -21,12 +21,13 @@ from engine.errors import Cancelled
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
+from engine.weights.packing import has_native_strips
 from engine.weights.sizes import MatrixCounts
 from engine.weights.source import TensorSource
 from engine.weights.strip_shelf import StripShelf
 from engine.weights.strips import Bits
 
-_STRIP_BITS: Mapping[WeightFormat, Bits] = {"q8": 8, "q4": 4}
+_STRIP_BITS: Mapping[WeightFormat, Bits | None] = {"native": None, "q8": 8, "q4": 4}
 
 PREFILL_BLOCK = 8 * PAGE
 """Tokens of a prompt that run at once: enough that products are limited by arithmetic and not by reading
@@ -75,7 +76,7 @@ class CpuBackend:
         the next; see `engine.cpu.strip_weights`.
         """
         with failed_allocations_told():
-            if weights != "native":
+            if weights != "native" or has_native_strips(parameters, source.tensors()):
                 strips = load_strips(
                     spec,
                     parameters,

@@ -30,14 +30,14 @@ from engine.progress import ProgressCallback
 from engine.weights.packing import (
     EmbeddingForm,
     embedding_form,
-    group_of,
     is_strip,
     stored_strip,
+    strip_form,
     tied_head,
 )
 from engine.weights.quantise import LARGEST_WEIGHT, quantise
 from engine.weights.sizes import MatrixCounts, weight_bytes
-from engine.weights.source import BlockSource, StripSource, TensorSource
+from engine.weights.source import BlockSource, StripSource, TensorInfo, TensorSource
 from engine.weights.strip_shelf import NoShelf, Shelf, StripShelf, strip_names
 from engine.weights.strips import BLOCK, Bits, Strip, codes_of, concatenate, take_rows
 
@@ -58,24 +58,26 @@ def load_strips(
     parameters: Sequence[Parameter],
     source: TensorSource,
     *,
-    bits: Bits,
+    bits: Bits | None,
     calibration_ids: Sequence[int],
     shelf: StripShelf | None = None,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> LoadedStrips:
-    """calibration_ids: some text of the model's language, only looked at for 4 bits; may be empty. shelf:
-    where strips are kept from one load to the next; None keeps none.
+    """bits: None packs nothing, and what is stored as strips stays so. calibration_ids: some text of the
+    model's language, only looked at for 4 bits; may be empty. shelf: where strips are kept from one load to
+    the next; None keeps none.
 
     Raises OutOfMemoryError before reading anything, Cancelled, and ModelFileError for weights that are no
     numbers, with the tensor's name.
     """
     sizes = weight_bytes(spec, parameters, source.tensors())
-    needed, available = (sizes.q4 if bits == 4 else sizes.q8), max(0, available_bytes() - RESERVE_BYTES)
+    needed = {4: sizes.q4, 8: sizes.q8, None: sizes.native}[bits]
+    available = max(0, available_bytes() - RESERVE_BYTES)
     if needed > available:
+        form = "they are stored" if bits is None else f"{bits}-bit strips"
         raise OutOfMemoryError(
-            f"The weights need {mebibytes(needed)} of memory as {bits}-bit strips, "
-            f"but {mebibytes(available)} are free.",
+            f"The weights need {mebibytes(needed)} of memory as {form}, but {mebibytes(available)} are free.",
             "Close other programs or choose a smaller model.",
         )
     # Not inference mode: it holds for one thread, and the quantiser's others may not write to its tensors.
@@ -93,23 +95,38 @@ def load_strips(
             meter.finish()
             return loaded
 
-        if shelf is None:
+        names = _names(spec, parameters, source.tensors(), bits)
+        if shelf is None or not names:
             return load(NoShelf())
-        loaded = shelf.run(_names(spec, parameters), load, check=check)
+        loaded = shelf.run(names, load, check=check)
     return replace(loaded, notices=(*loaded.notices, *shelf.take_notices()))
 
 
-def _names(spec: ModelSpec, parameters: Sequence[Parameter]) -> list[str]:
-    """Of every matrix that becomes a strip."""
+def _names(
+    spec: ModelSpec, parameters: Sequence[Parameter], infos: Mapping[str, TensorInfo], bits: Bits | None
+) -> list[str]:
+    """Of every matrix that has to be made a strip.
+
+    What the files have as strips is not kept a second time: converting a 7B model's takes some two seconds of
+    two cores, about what reading them from a disk takes, and they would take 5 GB more of it.
+    """
     named = {parameter.name: parameter for parameter in parameters}
     if spec.tied_embeddings:
         named["head"] = tied_head(named)
     return [
         each
         for parameter in named.values()
-        if is_strip(parameter.name) and group_of(parameter.shape[-1], BLOCK) is not None
+        if _is_made(parameter, infos, bits)
         for each in strip_names(parameter.name, _num_matrices(parameter.shape))
     ]
+
+
+def _is_made(parameter: Parameter, infos: Mapping[str, TensorInfo], bits: Bits | None) -> bool:
+    """Whether a strip is made of it, and not read from the files as one."""
+    return (
+        strip_form(parameter, infos, bits=bits, group=BLOCK) is not None
+        and stored_strip(parameter, infos, bits) is None
+    )
 
 
 def _total(spec: ModelSpec, parameters: Sequence[Parameter], source: TensorSource) -> int:
@@ -140,7 +157,7 @@ class _StripLoader:
         parameters: Sequence[Parameter],
         source: TensorSource,
         *,
-        bits: Bits,
+        bits: Bits | None,
         shelf: Shelf,
         meter: LoadMeter,
     ) -> None:
@@ -148,12 +165,15 @@ class _StripLoader:
         self._parameters = {parameter.name: parameter for parameter in parameters}
         self._source = source
         self._infos = source.tensors()
-        self._bits: Bits = bits
+        self._bits = bits
         self._shelf = shelf
         self._meter = meter
         self._tensors: dict[str, torch.Tensor] = {}
         self._strips: dict[str, Sequence[Strip]] = {}
         self._counts = {"native": 0, "q8": 0, "q4": 0}
+        named = (*parameters, tied_head(self._parameters)) if spec.tied_embeddings else parameters
+        self._made = {each.name for each in named if _is_made(each, self._infos, bits)}
+        self._not_kept = 0  # matrices that are strips by the headers, and by their numbers aren't
 
     def load(self, calibration_ids: Sequence[int]) -> LoadedStrips:
         spec = self._spec
@@ -175,12 +195,24 @@ class _StripLoader:
         return LoadedStrips(weights, MatrixCounts(**self._counts), tuple(self._notices()))
 
     def _notices(self) -> Iterator[Notice]:
-        kept = self._counts["native"]
-        if kept:
+        kept, total = self._counts["native"], sum(self._counts.values())
+        if kept and self._bits is not None:
             yield Notice(
                 "matrices-not-packed",
-                f"{kept} of {sum(self._counts.values())} matrices stay as they are stored, because their "
-                f"rows don't divide into groups of {BLOCK}.",
+                f"{kept} of {total} matrices stay as they are stored, because their rows don't divide into "
+                f"groups of {BLOCK}.",
+            )
+        if self._counts["q4"] and self._bits == 8:
+            yield Notice(
+                "matrices-keep-4-bits",
+                f"{self._counts['q4']} of {total} matrices are stored with 4 bits and stay so: with 8 they "
+                "would be the same numbers in more memory.",
+            )
+        if self._not_kept:
+            yield Notice(
+                "matrices-repacked",
+                f"{self._not_kept} of {total} matrices can't be kept exactly as they are stored, so they are "
+                "packed anew; answers hardly show it.",
             )
         if strip_kernels() is None:
             yield Notice(
@@ -238,7 +270,7 @@ class _StripLoader:
                 self._read_tensor(parameter)
 
     def _read_tensor(self, parameter: Parameter) -> None:
-        becomes_strip = is_strip(parameter.name) and group_of(parameter.shape[-1], BLOCK) is not None
+        becomes_strip = strip_form(parameter, self._infos, bits=self._bits, group=BLOCK) is not None
         share = _READING if becomes_strip else 1.0
 
         def on_bytes(count: int) -> None:
@@ -273,6 +305,7 @@ class _StripLoader:
         for piece in parameter.pieces:
             strip = source.read_strip(piece.source)
             if strip is None:
+                self._not_kept += _num_matrices(parameter.shape)
                 return None
             found.append(strip)
         if len({strip.bits for strip in found}) > 1:
@@ -285,10 +318,12 @@ class _StripLoader:
             return
         weight = self._tensors[parameter.name]
         stack = weight if weight.ndim == 3 else weight[None]
-        group = group_of(weight.shape[-1], BLOCK)
-        if group is None:
+        form = strip_form(parameter, self._infos, bits=self._bits, group=BLOCK)
+        if form is None:
             self._counts["native"] += len(stack)
             return
+        # A stored form that turned out to be none counts only where nothing else was asked for.
+        bits: Bits = form.bits if self._bits is None else self._bits
         weights = importance if importance is not None else [None] * len(stack)
         bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / (len(stack) * stack.shape[1])
         strips = []
@@ -296,8 +331,8 @@ class _StripLoader:
             try:
                 strip = quantise(
                     matrix,
-                    bits=self._bits,
-                    group=group,
+                    bits=bits,
+                    group=form.group,
                     importance=each,
                     on_rows=lambda count: self._meter.advance(bytes_per_row * count),
                 )
@@ -310,7 +345,8 @@ class _StripLoader:
 
     def _keep(self, name: str, strips: Sequence[Strip]) -> None:
         self._strips[name] = strips
-        self._shelf.add(name, strips)
+        if name in self._made:
+            self._shelf.add(name, strips)
         for strip in strips:
             self._counts["q8" if strip.bits == 8 else "q4"] += 1
 

@@ -4,11 +4,15 @@ the load alike.
 Embedding, norms, biases and routers stay as they are, and so do matrices whose rows don't divide into groups;
 everything else becomes strips, the head also where it is the embedding. What a file has as strips already is
 taken as it is.
+
+`bits` are those that are asked for; None asks for nothing to be packed ("native"). Then matrices that a
+folder has as whole numbers stay so, and everything else is as plain as it can be: GGUF blocks become float32,
+which is what every packed form is measured against.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
 from engine.models.spec import ModelSpec, Parameter
@@ -17,6 +21,7 @@ from engine.weights.strips import BLOCK, Bits, Group, fits
 
 STRIP_PARAMETERS = ("qkv", "output", "gate_up", "down", "experts.gate_up", "experts.down", "head")
 HALF_TYPES = ("BF16", "F16")
+_WHOLE_NUMBERS = ("INT4", "INT8")  # of `quantised_matrices`
 
 
 class EmbeddingForm(Enum):
@@ -41,10 +46,16 @@ def tied_head(parameters: Mapping[str, Parameter]) -> Parameter:
     return Parameter("head", embed.shape, embed.pieces)
 
 
-def stored_strip(parameter: Parameter, tensors: Mapping[str, TensorInfo], bits: Bits) -> StoredStrip | None:
+def stored_strip(
+    parameter: Parameter, tensors: Mapping[str, TensorInfo], bits: Bits | None
+) -> StoredStrip | None:
     """What the file's own strips of a parameter come to, joined; None where it has to be quantised, be it for
-    having more than `bits`.
+    having more than `bits`, or with None stays plain.
     """
+    if bits is None:
+        dtypes = {tensors[piece.source].dtype for piece in parameter.pieces if piece.source in tensors}
+        if not dtypes <= set(_WHOLE_NUMBERS):
+            return None
     forms = [
         None if piece.transpose or piece.source not in tensors else tensors[piece.source].strip
         for piece in parameter.pieces
@@ -53,28 +64,36 @@ def stored_strip(parameter: Parameter, tensors: Mapping[str, TensorInfo], bits: 
     if not found or len(found) < len(forms) or len({form.group for form in found}) > 1:
         return None
     most: Bits = max(form.bits for form in found)
-    return StoredStrip(most, any(form.offsets for form in found), found[0].group) if most <= bits else None
+    if bits is not None and most > bits:
+        return None
+    return StoredStrip(most, any(form.offsets for form in found), found[0].group)
 
 
 def strip_form(
-    parameter: Parameter, tensors: Mapping[str, TensorInfo], *, bits: Bits, group: Group
+    parameter: Parameter, tensors: Mapping[str, TensorInfo], *, bits: Bits | None, group: Group
 ) -> StoredStrip | None:
     """Of the strips of a parameter; None where it stays as it is."""
     wanted = group_of(parameter.shape[-1], group)
     if wanted is None or not is_strip(parameter.name):
         return None
-    return stored_strip(parameter, tensors, bits) or StoredStrip(bits, group=wanted)
+    stored = stored_strip(parameter, tensors, bits)
+    return StoredStrip(bits, group=wanted) if stored is None and bits is not None else stored
+
+
+def has_native_strips(parameters: Iterable[Parameter], tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether some matrices stay strips though nothing is packed."""
+    return any(strip_form(each, tensors, bits=None, group=BLOCK) is not None for each in parameters)
 
 
 def embedding_form(
-    spec: ModelSpec, embed: Parameter, tensors: Mapping[str, TensorInfo], bits: Bits
+    spec: ModelSpec, embed: Parameter, tensors: Mapping[str, TensorInfo], bits: Bits | None
 ) -> EmbeddingForm:
-    """How token ids are looked up when matrices are strips of `bits`."""
+    """How token ids are looked up when matrices are strips of `bits`, or stay as they are."""
     head_is_strip = group_of(embed.shape[-1], BLOCK) is not None
     if spec.tied_embeddings and head_is_strip and stored_strip(embed, tensors, bits) is not None:
         return EmbeddingForm.HEAD
     info = tensors.get(embed.pieces[0].source) if len(embed.pieces) == 1 else None
-    if info is not None and info.blocks and (head_is_strip or not spec.tied_embeddings):
+    if bits is not None and info is not None and info.blocks and (head_is_strip or not spec.tied_embeddings):
         return EmbeddingForm.BLOCKS
     return EmbeddingForm.STORED
 

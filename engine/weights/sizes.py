@@ -13,6 +13,7 @@ from engine.weights.packing import (
     HALF_TYPES,
     EmbeddingForm,
     embedding_form,
+    has_native_strips,
     stored_dtype,
     strip_form,
     tied_head,
@@ -66,7 +67,9 @@ def weight_bytes(
     """
     named = {parameter.name: parameter for parameter in parameters}
     return WeightBytes(
-        native=sum(_native_bytes(parameter, tensors) for parameter in named.values()),
+        native=_packed_bytes(spec, named, tensors, bits=None, group=group)
+        if has_native_strips(named.values(), tensors)
+        else sum(_native_bytes(parameter, tensors) for parameter in named.values()),
         q8=_packed_bytes(spec, named, tensors, bits=8, group=group),
         q4=_packed_bytes(spec, named, tensors, bits=4, group=group),
     )
@@ -77,7 +80,7 @@ def _packed_bytes(
     parameters: Mapping[str, Parameter],
     tensors: Mapping[str, TensorInfo],
     *,
-    bits: Bits,
+    bits: Bits | None,
     group: Group,
 ) -> int:
     matrices = list(parameters.values())
