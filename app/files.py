@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
+from engine.durability import sync_folder
+
 
 def write_whole(path: Path, text: str) -> None:
     """Put `text` at `path`: a reader finds the old file or the new one, also after a power cut. Raises
@@ -23,7 +25,7 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def free_name(path: Path, reason: str) -> Path:
@@ -36,14 +38,3 @@ def free_name(path: Path, reason: str) -> Path:
         if not name.exists():
             return name
         number += 1
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last. Windows can't open folders, and does this by itself."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,8 @@ import secrets
 import sys
 from pathlib import Path
 
+from engine.durability import sync_folder
+
 PART_NAME = re.compile(r".+\.[0-9a-f]{12}\.part")
 
 _ATTEMPTS = 8
@@ -102,17 +104,6 @@ def remove_unused(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a rename last. Windows can't open folders, and does this by itself."""
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _new_part(path: Path) -> tuple[int, Path]:

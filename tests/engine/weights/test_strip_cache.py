@@ -18,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine import durability
 from engine.weights import part_file, strip_cache
 from engine.weights.strip_cache import MAX_LIMIT_BYTES, StripCache, default_limit, default_root
 from engine.weights.strip_file import StripFile, StripFileError, StripKey
@@ -97,6 +98,12 @@ class FailingOs:
             return real(*args, **kwargs)
 
         return call
+
+
+def use_os(patch: pytest.MonkeyPatch, fake: FailingOs) -> None:
+    """In everything that writes files."""
+    for module in (part_file, durability):
+        patch.setattr(module, "os", fake)
 
 
 def test_what_was_kept_is_there_the_next_time(cache: StripCache, root: Path) -> None:
@@ -194,7 +201,7 @@ def test_damage_that_shows_while_reading_is_told_and_made_again(cache: StripCach
 def calls_of_one_load(root: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     with monkeypatch.context() as patch:
         counting = FailingOs()
-        patch.setattr(part_file, "os", counting)
+        use_os(patch, counting)
         assert keep(StripCache(root, LIMIT), key_of())
     return counting.calls
 
@@ -210,7 +217,7 @@ def test_a_failure_at_any_call_leaves_the_old_file_or_the_new_one(
     for number in range(num_calls):
         keep(cache, key_of(), 1)
         with monkeypatch.context() as patch:
-            patch.setattr(part_file, "os", FailingOs(function, number, error))
+            use_os(patch, FailingOs(function, number, error))
             with cache.writer(key_of(), NAMES) as writer:
                 writer.add_strip("layers.0.qkv", strip_of(2))
                 writer.add_tensor("norm", torch.full((3,), 2.0))
@@ -227,7 +234,7 @@ def test_the_disk_has_everything_before_the_file_gets_its_name(
 ) -> None:
     """Otherwise a power cut could leave the name on a file of zeros."""
     watched = FailingOs()
-    monkeypatch.setattr(part_file, "os", watched)
+    use_os(monkeypatch, watched)
     keep(StripCache(root, LIMIT), key_of())
     order = [name for name in watched.order if name in ("write", "fsync", "replace")]
     assert order[-3:] == ["fsync", "replace", "fsync"]
@@ -237,7 +244,7 @@ def test_the_disk_has_everything_before_the_file_gets_its_name(
 def test_only_a_folder_that_can_not_be_flushed_is_no_reason_to_complain(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_file, "os", FailingOs("fsync", 1, errno.EINVAL))
+    use_os(monkeypatch, FailingOs("fsync", 1, errno.EINVAL))
     assert keep(StripCache(root, LIMIT), key_of())
 
 
@@ -296,7 +303,7 @@ def test_short_writes_are_continued(root: Path, monkeypatch: pytest.MonkeyPatch)
         def write(self, descriptor: int, data: memoryview) -> int:
             return os.write(descriptor, data[:7])
 
-    monkeypatch.setattr(part_file, "os", SlowOs())
+    use_os(monkeypatch, SlowOs())
     cache = StripCache(root, LIMIT)
     assert keep(cache, key_of(), 3)
     assert value_in(cache, key_of()) == 3
