@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -20,11 +21,25 @@ _LIBRARIES = (
 )
 
 
+_preloading: list[threading.Thread] = []  # one at most
+
+
+def begin_runtime() -> None:
+    """Have the system bring torch's libraries in while this thread does other things. `prepare_runtime` has
+    to follow.
+    """
+    if "torch" not in sys.modules and not _preloading:
+        _limit_spinning()
+        thread = threading.Thread(target=_preload_libraries, name="preload")
+        _preloading.append(thread)
+        thread.start()
+
+
 def prepare_runtime(threads: int) -> None:
     """Import torch if need be and have it use `threads` threads (a setting of the whole process)."""
-    if "torch" not in sys.modules:
-        _limit_spinning()
-        _preload_libraries()
+    begin_runtime()
+    for thread in _preloading:
+        thread.join()
     import torch
 
     if torch.get_num_threads() != threads:

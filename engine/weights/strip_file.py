@@ -24,7 +24,7 @@ from engine.errors import ModelFileError
 from engine.weights.part_file import lock_for_reading
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.strips import Bits, Group, Strip
-from engine.weights.weight_file import WeightFile, new_buffer
+from engine.weights.weight_file import OnBytes, WeightFile, new_buffer, unwatched
 
 if TYPE_CHECKING:
     import torch
@@ -121,11 +121,11 @@ class StripFile:
         parts = (self._entries.get(f"{name}/{part}") for part in (*STRIP_PARTS, VALUES))
         return sum(entry.num_bytes for entry in parts if entry is not None)
 
-    def read_strip(self, name: str) -> Strip:
+    def read_strip(self, name: str, on_bytes: OnBytes = unwatched) -> Strip:
         """Raises KeyError for a name that is not in `strips`."""
-        codes = self._read(f"{name}/codes")
-        scales = self._read(f"{name}/scales")
-        offsets = self._read(f"{name}/offsets") if f"{name}/offsets" in self._entries else None
+        codes = self._read(f"{name}/codes", on_bytes)
+        scales = self._read(f"{name}/scales", on_bytes)
+        offsets = self._read(f"{name}/offsets", on_bytes) if f"{name}/offsets" in self._entries else None
         try:
             return Strip(*_kind(codes, scales), codes, scales, offsets)
         except ValueError as error:
@@ -138,20 +138,20 @@ class StripFile:
     def close(self) -> None:
         self._file.close()
 
-    def _read(self, name: str) -> torch.Tensor:
+    def _read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
         import torch
 
         entry = self._entries[name]
         buffer = new_buffer(entry.num_bytes, name)
         try:
-            checksum = self._read_checked(buffer, entry.start)
+            checksum = self._read_checked(buffer, entry.start, on_bytes)
         except ModelFileError as error:
             raise StripFileError(_clause(error)) from error
         if checksum != self._checksums[name]:
             raise StripFileError(f"the checksum of {shown(name)} is wrong")
         return buffer.view(getattr(torch, DTYPES[entry.dtype])).view(entry.shape)
 
-    def _read_checked(self, buffer: torch.Tensor, start: int) -> int:
+    def _read_checked(self, buffer: torch.Tensor, start: int, on_bytes: OnBytes) -> int:
         """Fills the buffer; the checksum of what came."""
         view: Any = buffer.numpy()
         whole = memoryview(view)
@@ -160,6 +160,7 @@ class StripFile:
             chunk = whole[done : done + _CHUNK_BYTES]
             self._file.read_into(chunk, start + done)
             checksum = zlib.crc32(chunk, checksum)
+            on_bytes(len(chunk))
         return checksum
 
     def _read_index(self, key: StripKey) -> tuple[dict[str, StoredTensor], dict[str, int]]:

@@ -6,9 +6,12 @@ gives those that it had to make.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from engine.notices import Notice
 from engine.weights.strip_cache import StripCache
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from engine.weights.strips import Strip
 
 Loaded = TypeVar("Loaded")
+
+_READERS = 2  # threads: one waits for the disk or checks sums while the other's bytes are copied
+_LOOK_SECONDS = 0.03  # how often a load that waits for them is asked whether to go on
 
 
 class Shelf(Protocol):
@@ -57,7 +63,7 @@ class StripShelf:
         self._keeper: StripKeeper | None = None
 
     def run(
-        self, names: Iterable[str], load: Callable[[Shelf], Loaded], *, check: Callable[[], None]
+        self, names: Collection[str], load: Callable[[Shelf], Loaded], *, check: Callable[[], None]
     ) -> Loaded:
         """`load` on the strips that are kept. If there are none, or they turn out damaged while they are
         read, `load` makes them, all of `names` (see `strip_names`), and they are kept: that may go on behind
@@ -71,7 +77,8 @@ class StripShelf:
         if lookup.file is not None:
             with closing(lookup.file):
                 try:
-                    return load(_Filled(lookup.file))
+                    with _Filled(lookup.file, names, check) as filled:
+                        return load(filled)
                 except StripFileError as error:
                     self._notices.append(self._cache.discard(lookup.file, error))
         with StripKeeper(self._cache, self._key, names) as keeper:
@@ -97,17 +104,50 @@ def strip_names(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}.{index}" for index in range(count)]
 
 
+class _GivenUp(Exception):  # noqa: N818  (it is no error: somebody wanted it)
+    pass
+
+
 class _Filled:
+    """Reads ahead, in the order of the names, by several threads: what has come waits until it is asked for.
+    That takes no more memory than the model will.
+    """
+
     filled = True
 
-    def __init__(self, file: StripFile) -> None:
-        self._file = file
+    def __init__(self, file: StripFile, names: Iterable[str], check: Callable[[], None]) -> None:
+        self._check = check
+        self._given_up = threading.Event()
+        self._pool = ThreadPoolExecutor(_READERS, "strip-reader")
+        self._coming = {
+            name: self._pool.submit(file.read_strip, name, self._on_bytes)
+            for name in names
+            if name in file.strips
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._given_up.set()
+        self._pool.shutdown(cancel_futures=True)
 
     def read(self, name: str, count: int) -> Sequence[Strip] | None:
-        try:
-            return [self._file.read_strip(each) for each in strip_names(name, count)]
-        except KeyError:
-            return None  # a matrix whose rows can't be cut into groups
+        names = strip_names(name, count)
+        if not all(each in self._coming for each in names):
+            return None
+        return [self._result(self._coming.pop(each)) for each in names]
+
+    def _result(self, coming: Future[Strip]) -> Strip:
+        while not wait([coming], _LOOK_SECONDS).done:
+            self._check()
+        return coming.result()
+
+    def _on_bytes(self, _: int) -> None:
+        if self._given_up.is_set():
+            raise _GivenUp
 
     def add(self, name: str, strips: Sequence[Strip]) -> None:
         return  # it came from here

@@ -44,6 +44,15 @@ def test_how_threads_wait_is_the_persons_choice_first(given: dict[str, str], use
     assert run(code, **given) == used
 
 
+def test_begun_early_it_is_there_all_the_same() -> None:
+    code = (
+        "import engine.runtime as r; r.begin_runtime(); r.begin_runtime(); import sys; "
+        "assert 'torch' not in sys.modules; r.prepare_runtime(2); import torch; r.begin_runtime(); "
+        "import threading; print(torch.get_num_threads(), threading.active_count())"
+    )
+    assert run(code) == "2 1"
+
+
 def test_what_cannot_be_loaded_early_is_left_to_the_import() -> None:
     code = (
         "import engine.runtime as r; r._LIBRARIES = ('libabsent.so', 'libc10.so'); "

@@ -233,6 +233,26 @@ def test_an_embedding_shared_with_the_head_survives_a_code_that_strips_lack(tmp_
         assert torch.equal(logits(each, [1, 2, 3]), logits(backend, [1, 2, 3]))
 
 
+def test_a_cancel_while_kept_strips_are_read_ends_that(tmp_path: Path) -> None:
+    root = tmp_path / "kept"
+    folder = open_model(TINY_MODELS / "tiny-qwen3")
+
+    def load_kept(cancel: threading.Event) -> CpuBackend:
+        return load(folder, 8, shelf=shelf_in(root), cancel=cancel)
+
+    shelf = shelf_in(root)
+    first = load(folder, 8, shelf=shelf)
+    shelf.wait()
+    never = CancelledAt(10**9)
+    kept = load_kept(never)
+    assert torch.equal(logits(kept, [1, 2, 3]), logits(first, [1, 2, 3]))
+    for look in range(1, never.looks + 1, 5):
+        with pytest.raises(Cancelled):
+            load_kept(CancelledAt(look))
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("strip-reader")]
+    folder.tensors.close()
+
+
 def shelf_in(root: Path) -> StripShelf:
     key = StripKey(model="model", bits=8, group=32, quantiser_version=1)
     return StripShelf(StripCache(root, 10**9), key, lambda: "model")
