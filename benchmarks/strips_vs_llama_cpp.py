@@ -102,10 +102,11 @@ def main() -> int:
 
     command = [str(options.llama_bench), "-m", str(options.model), "-p", str(PROMPT), "-n", str(options.new)]
     command += ["-t", str(options.threads), "-ngl", "0", "-r", "1", "-o", "json"]
-    backends = {weights: load(options.model, weights) for weights in FORMATS}
+    backends: dict[WeightFormat, CpuBackend] = {weights: load(options.model, weights) for weights in FORMATS}
     for backend in backends.values():
         measure_ours(backend, options.new, Speeds())  # warm up
-    theirs, ours = Speeds(), {weights: Speeds() for weights in FORMATS}
+    theirs = Speeds()
+    ours: dict[WeightFormat, Speeds] = {weights: Speeds() for weights in FORMATS}
     tests: list[dict[str, Any]] = []
     for round_ in range(options.rounds):
         tests = measure_theirs(command, theirs)
@@ -118,12 +119,11 @@ def main() -> int:
             )
         )
 
-    names = {"llama.cpp": theirs, **ours}
-    medians = {name: speeds.medians() for name, speeds in names.items()}
-    ratios = {
-        weights: {kind: medians[weights][kind] / medians["llama.cpp"][kind] for kind in LEAST}
-        for weights in FORMATS
-    }
+    medians = {"llama.cpp": theirs.medians()}
+    ratios: dict[str, dict[str, float]] = {}
+    for weights in FORMATS:
+        found = medians[weights] = ours[weights].medians()
+        ratios[weights] = {kind: found[kind] / medians["llama.cpp"][kind] for kind in LEAST}
     print(table(str(tests[0]["model_type"]), medians, ratios))
     enough = all(ratios["q4"][kind] >= least for kind, least in LEAST.items())
     print("4 bits are", "fast enough" if enough else "too slow", f"(at least {LEAST} of llama.cpp)")
