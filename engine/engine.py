@@ -28,7 +28,7 @@ from engine.generation import Finished, GenerationEvent, GenerationRequest, Samp
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.resolution import ResolvedConfig, resolve_config
-from engine.runtime import prepare_runtime, release_memory
+from engine.runtime import begin_runtime, prepare_runtime, release_memory
 from engine.sampling import Sampler
 from engine.states.store import StateStore
 from engine.templates.chat_template import ChatMessage, ChatPrompt, ChatTemplate
@@ -140,6 +140,7 @@ class Engine:
         cancel: threading.Event | None,
     ) -> Engine:
         on_progress(LoadProgress(LoadStage.OPEN))
+        begin_runtime()
         sizes = weight_bytes(folder.spec, folder.parameters, folder.tensors.tensors())
         resolved, notices = resolve_config(config, folder.spec, sizes=sizes, available=available_bytes())
         tokenizer = load_tokenizer(folder.tokenizer)
