@@ -34,6 +34,7 @@ from engine.states.store import StateStore
 from engine.templates.chat_template import ChatMessage, ChatPrompt, ChatTemplate
 from engine.text_stream import TextStream
 from engine.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from engine.weights.packing import has_native_strips
 from engine.weights.quantise import QUANTISER_VERSION
 from engine.weights.sizes import MatrixCounts, weight_bytes
 from engine.weights.strip_cache import StripCache, default_root
@@ -141,8 +142,14 @@ class Engine:
     ) -> Engine:
         on_progress(LoadProgress(LoadStage.OPEN))
         begin_runtime()
-        sizes = weight_bytes(folder.spec, folder.parameters, folder.tensors.tensors())
-        resolved, notices = resolve_config(config, folder.spec, sizes=sizes, available=available_bytes())
+        infos = folder.tensors.tensors()
+        resolved, notices = resolve_config(
+            config,
+            folder.spec,
+            sizes=weight_bytes(folder.spec, folder.parameters, infos),
+            available=available_bytes(),
+            stored_packed=has_native_strips(folder.parameters, infos),
+        )
         tokenizer = load_tokenizer(folder.tokenizer)
         template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
         _stop_if(cancel)

@@ -32,11 +32,17 @@ class ResolvedConfig:
 
 
 def resolve_config(
-    config: EngineConfig, spec: ModelSpec, *, sizes: WeightBytes, available: int
+    config: EngineConfig,
+    spec: ModelSpec,
+    *,
+    sizes: WeightBytes,
+    available: int,
+    stored_packed: bool = False,
 ) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
     """Raises SettingError for what this version can't do or what makes no sense.
 
-    sizes: of the model's weights in each format. available: bytes of memory that are free.
+    sizes: of the model's weights in each format. available: bytes of memory that are free. stored_packed: the
+    files have most weights packed already.
     """
     if config.device == "cuda":
         raise SettingError(
@@ -53,7 +59,7 @@ def resolve_config(
         slots=_at_least_one("slots", config.slots),
         threads=_threads(config.threads),
     )
-    return resolved, tuple(_notices(config, resolved))
+    return resolved, tuple(_notices(config, resolved, stored_packed=stored_packed))
 
 
 def _weights(config: EngineConfig, sizes: WeightBytes, available: int) -> WeightFormat:
@@ -65,15 +71,16 @@ def _weights(config: EngineConfig, sizes: WeightBytes, available: int) -> Weight
     return "q8" if sizes.q8 <= available - RESERVE_BYTES else "q4"
 
 
-def _notices(config: EngineConfig, resolved: ResolvedConfig) -> list[Notice]:
+def _notices(config: EngineConfig, resolved: ResolvedConfig, *, stored_packed: bool) -> list[Notice]:
     notices = []
+    which = "Weights that the files don't hold packed" if stored_packed else "The weights"
     if config.weights == "auto":
         notices.append(
-            Notice("weights-packed", "The weights are packed to 8 bits, which answers hardly show.")
+            Notice("weights-packed", f"{which} are packed to 8 bits, which answers hardly show.")
             if resolved.weights == "q8"
             else Notice(
                 "weights-packed-to-fit",
-                "The weights are packed to 4 bits, because with 8 they don't fit into memory; answers lose a "
+                f"{which} are packed to 4 bits, because with 8 they don't fit into memory; answers lose a "
                 "little.",
                 "Close other programs and load the model again to have it run with 8 bits.",
             )

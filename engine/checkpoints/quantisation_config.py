@@ -62,15 +62,17 @@ class Quantisation:
     """How quantised matrices are stored.
 
     zeros_less_one: zero points of GPTQ are stored less one. symmetric: they are all the middle code, and
-    may_reorder: inputs may stand in an order of their own; both only serve what is told of sizes. block: rows
-    and columns that share a scale of FP8. beyond_weights: what else was to be quantised while the model
-    computes, in words, or "".
+    may_reorder: inputs may stand in an order of their own; both only serve what is told of sizes.
+    needs_zeros: every quantised matrix has zero points, so one without has lost them. block: rows and columns
+    that share a scale of FP8. beyond_weights: what else was to be quantised while the model computes, in
+    words, or "".
     """
 
     method: Method
     name: str  # for people
     zeros_less_one: bool = True
     symmetric: bool = False
+    needs_zeros: bool = False
     may_reorder: bool = False
     block: tuple[int, int] | None = None
     beyond_weights: str = ""
@@ -181,7 +183,8 @@ def _awq(settings: QuantisationSettings) -> Quantisation:
     bits = reader.integer("w_bit" if "w_bit" in reader else "bits", 4, maximum=64)
     if bits != 4:
         raise settings.unsupported(f"{bits} bits")
-    return Quantisation("awq", "AWQ", symmetric=not reader.boolean("zero_point", True))
+    zero_points = reader.boolean("zero_point", True)
+    return Quantisation("awq", "AWQ", symmetric=not zero_points, needs_zeros=zero_points)
 
 
 def _fp8(settings: QuantisationSettings) -> Quantisation:
@@ -209,6 +212,7 @@ def _compressed_tensors(settings: QuantisationSettings) -> Quantisation:
     if reader.section("transform_config").values.get("config_groups"):
         raise settings.unsupported("its activations are rotated while it computes (transform_config)")
     blocks = set()
+    symmetric: set[bool] = set()
     activations = reordered = False
     for group in _groups(reader):
         weights = group.section("weights")
@@ -219,6 +223,7 @@ def _compressed_tensors(settings: QuantisationSettings) -> Quantisation:
             raise settings.unsupported(f"{weights.name_of('num_bits')} is {bits} of type {shown(kind, 40)}")
         if weights.text("strategy", "tensor") == "block":
             blocks.add(_block(weights, "block_structure"))
+        symmetric.add(weights.boolean("symmetric", True))
         activations |= bool(group.values.get("input_activations"))
         reordered |= weights.values.get("actorder") in ("group", "dynamic", True)
     if len(blocks) > 1:
@@ -228,6 +233,7 @@ def _compressed_tensors(settings: QuantisationSettings) -> Quantisation:
         "compressed-tensors",
         "compressed-tensors",
         may_reorder=reordered,
+        needs_zeros=symmetric == {False},
         block=blocks.pop() if blocks else None,
         beyond_weights=told,
     )

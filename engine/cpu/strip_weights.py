@@ -210,7 +210,7 @@ class _StripLoader:
             )
         if self._not_kept:
             yield Notice(
-                "matrices-repacked",
+                "matrices-packed-anew",
                 f"{self._not_kept} of {total} matrices can't be kept exactly as they are stored, so they are "
                 "packed anew; answers hardly show it.",
             )
@@ -322,8 +322,9 @@ class _StripLoader:
         if form is None:
             self._counts["native"] += len(stack)
             return
-        # A stored form that turned out to be none counts only where nothing else was asked for.
-        bits: Bits = form.bits if self._bits is None else self._bits
+        bits: Bits = (
+            8 if self._bits is None else self._bits
+        )  # None: a stored strip that turned out to be none
         weights = importance if importance is not None else [None] * len(stack)
         bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / (len(stack) * stack.shape[1])
         strips = []

@@ -145,7 +145,7 @@ class FloatMatrix:
 def gptq_matrix(stem: str, infos: Infos, *, less_one: bool, symmetric: bool, in_order: bool) -> IntegerMatrix:
     """in_order: the inputs keep the order of their groups, as far as is known."""
     codes, scales, zeros = (f"{stem}.{part}" for part in ("qweight", "scales", "qzeros"))
-    order = f"{stem}.g_idx" if f"{stem}.g_idx" in infos else ""
+    order = _optional(f"{stem}.g_idx", infos)
     packed, rows = _words(codes, infos), infos[codes].shape[-1]
     groups = _scales(scales, infos, columns_last=True)[0]
     bits = _bits(codes, infos, _words(zeros, infos)[1] * 32, rows)
@@ -167,10 +167,9 @@ def gptq_matrix(stem: str, infos: Infos, *, less_one: bool, symmetric: bool, in_
     )
 
 
-def awq_matrix(stem: str, infos: Infos) -> IntegerMatrix:
+def awq_matrix(stem: str, infos: Infos, *, needs_zeros: bool) -> IntegerMatrix:
     codes, scales, zeros = (f"{stem}.{part}" for part in ("qweight", "scales", "qzeros"))
-    if zeros not in infos:
-        zeros = ""
+    zeros = _optional(zeros, infos, needed=needs_zeros)
     columns, words = _words(codes, infos)
     rows, groups = words * 8, _scales(scales, infos, columns_last=True)[0]
     _require_shape(scales, infos, (groups, rows))
@@ -182,12 +181,13 @@ def awq_matrix(stem: str, infos: Infos) -> IntegerMatrix:
     return IntegerMatrix(info, "awq", 4, codes, scales, zeros, "")
 
 
-def packed_matrix(stem: str, infos: Infos, *, shape: tuple[int, ...], in_order: bool) -> IntegerMatrix:
+def packed_matrix(
+    stem: str, infos: Infos, *, shape: tuple[int, ...], in_order: bool, needs_zeros: bool
+) -> IntegerMatrix:
     """shape: what weight_shape holds. in_order: as for `gptq_matrix`."""
     codes, scales = f"{stem}.weight_packed", f"{stem}.weight_scale"
-    zeros, order = (
-        name if name in infos else "" for name in (f"{stem}.weight_zero_point", f"{stem}.weight_g_idx")
-    )
+    zeros = _optional(f"{stem}.weight_zero_point", infos, needed=needs_zeros)
+    order = _optional(f"{stem}.weight_g_idx", infos)
     rows, width = _words(codes, infos)
     if len(shape) != 2 or shape[0] != rows or shape[1] < 1:
         raise _wrong(codes, infos, f"has {rows:,} rows, but weight_shape says {shape}")
@@ -199,7 +199,9 @@ def packed_matrix(stem: str, infos: Infos, *, shape: tuple[int, ...], in_order: 
         )
     bits = cast(Bits, fitting[0])
     groups = _row_scales(scales, infos, rows, columns)
-    if zeros and infos[zeros].dtype != "I8":
+    if zeros and infos[zeros].dtype == "I8":
+        _require_shape(zeros, infos, infos[scales].shape)
+    elif zeros:
         _require_shape(zeros, infos, (math.ceil(rows * bits / 32), groups), dtype="I32")
     if order:
         _require_shape(order, infos, (columns,), dtype="I32")
@@ -220,14 +222,16 @@ def packed_matrix(stem: str, infos: Infos, *, shape: tuple[int, ...], in_order: 
     )
 
 
-def int8_matrix(name: str, infos: Infos) -> IntegerMatrix:
+def int8_matrix(name: str, infos: Infos, *, needs_zeros: bool) -> IntegerMatrix:
     """name: that of the codes, which is the matrix's own."""
     scales = _scale_name(name, infos)
-    zeros = f"{name}_zero_point" if f"{name}_zero_point" in infos else ""
+    zeros = _optional(f"{name}_zero_point", infos, needed=needs_zeros)
     if len(infos[name].shape) != 2:
         raise _unsupported(name, infos, "is a stack of int8 matrices, which can't be read")
     rows, columns = infos[name].shape
     groups = _row_scales(scales, infos, rows, columns)
+    if zeros:
+        _require_shape(zeros, infos, infos[scales].shape, dtype="I8")
     members = [each for each in (name, scales, zeros) if each]
     info = _info(name, members, infos, (rows, columns), "INT8", _strip(8, has_zeros=bool(zeros)), groups)
     return IntegerMatrix(info, "int8", 8, name, scales, zeros, "")
@@ -245,8 +249,10 @@ def float_matrix(name: str, infos: Infos, *, block: tuple[int, int] | None) -> F
         grid = (math.ceil(rows / block[0]), math.ceil(columns / block[1]))
         if scale == (*stack, *grid):
             return FloatMatrix(info, name, scales, block)
-    singles = [(), (1,), (*stack, rows), (*stack, rows, 1), (*stack, 1), (*stack, 1, 1)]
-    if scale not in (singles if stack else [*singles, (1, 1)]):
+    singles = [(), (1,), (*stack, rows), (*stack, rows, 1)]
+    if block is None or stack:
+        singles += [(*stack, 1), (*stack, 1, 1)]
+    if scale not in singles:
         blocks = "" if block is None else f" in blocks of {block[0]} x {block[1]}"
         raise _wrong(scales, infos, f"has the shape {scale}, which doesn't fit {shape}{blocks}")
     return FloatMatrix(info, name, scales, None)
@@ -334,6 +340,13 @@ def _require_shape(name: str, infos: Infos, shape: tuple[int, ...], *, dtype: st
     if info.shape != shape or (dtype is not None and info.dtype != dtype):
         wanted = f"{shape}" if dtype is None else f"{dtype} {shape}"
         raise _wrong(name, infos, f"is {info.dtype} {info.shape} instead of {wanted}")
+
+
+def _optional(name: str, infos: Infos, *, needed: bool = False) -> str:
+    """The name, or "" where there is no such tensor."""
+    if needed:
+        _present(name, infos)
+    return name if name in infos else ""
 
 
 def _present(name: str, infos: Infos) -> TensorInfo:

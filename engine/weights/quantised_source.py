@@ -140,14 +140,14 @@ class QuantisedFolderSource:
         method = self._quantisation.method
         if name.endswith(".qweight") and method in ("gptq", "awq"):
             stem = name.removesuffix(".qweight")
-            return f"{stem}.weight", awq_matrix(stem, stored) if method == "awq" else self._gptq(stem, stored)
+            return f"{stem}.weight", self._awq(stem, stored) if method == "awq" else self._gptq(stem, stored)
         if name.endswith(".weight_packed") and method == "compressed-tensors":
             stem = name.removesuffix(".weight_packed")
             return f"{stem}.weight", self._packed(stem, stored)
         if method not in ("compressed-tensors", "fp8") or name.endswith(_AUXILIARY_ENDINGS):
             return None
         if stored[name].dtype == "I8":
-            return name, int8_matrix(name, stored)
+            return name, int8_matrix(name, stored, needs_zeros=self._quantisation.needs_zeros)
         if stored[name].dtype in FLOATS8:
             return name, float_matrix(name, stored, block=self._quantisation.block)
         return None
@@ -181,7 +181,11 @@ class QuantisedFolderSource:
             stored,
             shape=self._stored_shape(stem, stored),
             in_order=self._in_order(f"{stem}.weight_g_idx", stored, groups=groups),
+            needs_zeros=self._quantisation.needs_zeros,
         )
+
+    def _awq(self, stem: str, stored: Mapping[str, TensorInfo]) -> QuantisedMatrix:
+        return awq_matrix(stem, stored, needs_zeros=self._quantisation.needs_zeros)
 
     def _in_order(self, name: str, stored: Mapping[str, TensorInfo], *, groups: int) -> bool:
         """Whether the file has the inputs in the order of their groups. Reads a few kilobytes; done only

@@ -43,10 +43,11 @@ def test_known_forms_are_read() -> None:
         "gptq", "GPTQ", symmetric=True, may_reorder=True
     )
     assert read(quant_method="gptq", bits=8, format="gptq_v2").zeros_less_one is False
-    assert read(**awq().config) == Quantisation("awq", "AWQ")
+    assert read(**awq().config) == Quantisation("awq", "AWQ", needs_zeros=True)
     assert read(quant_method="awq", w_bit=4, version="GEMM").method == "awq"
     assert read(**packed().config) == Quantisation("compressed-tensors", "compressed-tensors")
     assert read(**packed(actorder=True).config).may_reorder
+    assert read(**packed(sym=False).config).needs_zeros
     assert read(**int8().config).beyond_weights == "activations"
     assert read(**fp8_rows().config).method == "compressed-tensors"
     assert read(**fp8_blocks().config) == Quantisation(
