@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 
-from engine.checkpoints.foreign_files import read_bytes
+from engine.checkpoints.foreign_files import path_kind, read_bytes
 from engine.checkpoints.model_folder import ModelFolder
+from engine.checkpoints.quantisation_config import OWN_FILES
 from engine.weights.weight_file import WeightFile
 
 _SAMPLES = 8  # of each file, evenly spread from its first byte to its last
@@ -18,7 +19,7 @@ def model_identity(folder: ModelFolder) -> str:
     """32 hexadecimal digits that change when the weights do, or the way in which the engine reads them.
 
     They are made of the files' names, sizes and times of change, of what the headers say, of config.json
-    and of the parameters. Where a model lies makes no difference. Times alone would not do: archives and
+    (and what else may say how weights are quantised) and of the parameters. Where a model lies makes no difference. Times alone would not do: archives and
     images often give all files the same one. So samples of the content count, too; another training of the
     same model differs in every one of them.
 
@@ -45,7 +46,9 @@ def model_identity(folder: ModelFolder) -> str:
         for piece in parameter.pieces:
             add(piece.source, piece.shape, piece.transpose)
     if folder.kind == "safetensors":
-        digest.update(read_bytes(folder.path / _CONFIG))
+        for name in (_CONFIG, *OWN_FILES):
+            if name == _CONFIG or path_kind(folder.path / name):
+                digest.update(read_bytes(folder.path / name))
     return digest.hexdigest()
 
 

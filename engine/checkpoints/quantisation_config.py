@@ -50,7 +50,7 @@ _DETAILS = (
 )
 
 # Where older tools put it when config.json has nothing: the method of that file.
-_OWN_FILES: Mapping[str, str] = {
+OWN_FILES: Mapping[str, str] = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
     "hf_quant_config.json": "modelopt",
@@ -118,7 +118,7 @@ def find_quantisation(config: ConfigReader, folder: Path, present: set[str]) -> 
                 return QuantisationSettings(ConfigReader({}, config.file), key, shown(value, 80))
             section = ConfigReader(value, config.file, path=f"{reader.name_of(key)}.", notices=config.notices)
             return QuantisationSettings(section, reader.name_of(key), _method(value, key))
-    for name, method in _OWN_FILES.items():
+    for name, method in OWN_FILES.items():
         if name in present:
             values = read_json_object(folder / name, limit=_MAX_CONFIG_BYTES)
             inner = values.get("quantization")  # where ModelOpt has it

@@ -204,7 +204,7 @@ class _StripLoader:
             )
         if self._counts["q4"] and self._bits == 8:
             yield Notice(
-                "matrices-keep-4-bits",
+                "matrices-stay-packed",
                 f"{self._counts['q4']} of {total} matrices are stored with 4 bits and stay so: with 8 they "
                 "would be the same numbers in more memory.",
             )
@@ -322,9 +322,8 @@ class _StripLoader:
         if form is None:
             self._counts["native"] += len(stack)
             return
-        bits: Bits = (
-            8 if self._bits is None else self._bits
-        )  # None: a stored strip that turned out to be none
+        # With None it is a stored strip that turned out to be none: 8 bits lose least.
+        bits: Bits = 8 if self._bits is None else self._bits
         weights = importance if importance is not None else [None] * len(stack)
         bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / (len(stack) * stack.shape[1])
         strips = []

@@ -123,7 +123,7 @@ def test_where_all_is_stored_with_4_bits_every_choice_is_the_same(
     assert counts is not None
     assert (counts.q8, counts.native) == (0, 0)
     codes = [notice.code for notice in backend.notices]
-    assert codes == (["matrices-keep-4-bits"] if weights == "q8" else [])
+    assert codes == (["matrices-stay-packed"] if weights == "q8" else [])
     assert backend.weight_bytes == getattr(inspect_model(folder).weight_bytes, weights)
 
 
@@ -406,5 +406,5 @@ def test_by_itself_a_4_bit_folder_stays_as_it_is_but_for_its_head(engine: Engine
     assert engine.summary.weights == "q8"
     assert engine.summary.matrices == MatrixCounts(native=0, q8=1, q4=16)
     codes = [notice.code for notice in engine.summary.notices]
-    assert codes == ["weights-packed", "matrices-keep-4-bits"]
+    assert codes == ["weights-packed", "matrices-stay-packed"]
     assert "don't hold packed" in engine.summary.notices[0].message

@@ -92,6 +92,14 @@ def test_other_weights_of_the_same_size_and_time_are_another_model(model: Path) 
     assert identity(model) != before
 
 
+def test_changed_words_on_quantisation_are_another_model(model: Path) -> None:
+    found = {identity(model)}
+    for bits in (4, 8):
+        (model / "quantize_config.json").write_text(f'{{"bits": {bits}}}')
+        found.add(identity(model))
+    assert len(found) == 3
+
+
 def test_a_changed_config_is_another_model(model: Path) -> None:
     before = identity(model)
     set_config(model, some_key=1)
