@@ -96,7 +96,7 @@ define void @{name}_share(ptr %task) {{
   %p1 = getelementptr ptr, ptr %task, i64 1
   %scales = load ptr, ptr %p1
   %p2 = getelementptr ptr, ptr %task, i64 2
-  %operand = load ptr, ptr %p2
+  %x = load ptr, ptr %p2
   %p3 = getelementptr ptr, ptr %task, i64 3
   %out = load ptr, ptr %p3
   %p4 = getelementptr i64, ptr %task, i64 4
@@ -109,6 +109,8 @@ define void @{name}_share(ptr %task) {{
   %thread_num = load ptr, ptr %p7
   %p8 = getelementptr ptr, ptr %task, i64 8
   %num_threads = load ptr, ptr %p8
+  %p9 = getelementptr ptr, ptr %task, i64 9
+  %offsets = load ptr, ptr %p9
   %threads32 = call i32 %num_threads()
   %threads = sext i32 %threads32 to i64
   %number32 = call i32 %thread_num()
@@ -118,22 +120,26 @@ define void @{name}_share(ptr %task) {{
   %start = sdiv i64 %before, %threads
   %behind = mul i64 %rows, %following
   %stop = sdiv i64 %behind, %threads
-  call void @{name}(ptr %codes, ptr %scales, ptr %operand, ptr %out, i64 %blocks, i64 %shift, i64 %start, i64 %stop)
+  call void @{name}(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %start, i64 %stop)
   ret void
 }}
 """
 
-_SIGNATURE = "ptr %codes, ptr %scales, ptr %operand, ptr %out, i64 %blocks, i64 %shift, i64 %start, i64 %stop"
+_SIGNATURE = (
+    "ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %start, i64 %stop"
+)
 
 
 def _lines(template: str, count: int, **values: object) -> str:
     return "".join(template.format(r=row, **values) for row in range(count))
 
 
-def _dot_rows(bits: int, rows: int) -> str:
-    """`rows` rows at a time, from `first`, to %out[first + r]."""
+def _dot_rows(name: str, bits: int, rows: int, *, offsets: bool) -> str:
+    """`rows` rows at a time, from `first`, to %out[first + r]. An offset is added to every weight of its
+    block, so it meets the sum of the block's x.
+    """
     head = """
-define internal void @dot{bits}_rows{rows}(ptr %codes, ptr %scales, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %first) alwaysinline {{
+define internal void @{name}_rows{rows}(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %first) alwaysinline {{
 entry:
   %width = mul i64 %blocks, {block_bytes}
   %last = sub i64 %blocks, 1
@@ -146,6 +152,7 @@ entry:
   %row{r} = getelementptr i8, ptr %codes, i64 %c{r}
   %g{r} = mul i64 %n{r}, %groups
   %srow{r} = getelementptr float, ptr %scales, i64 %g{r}
+  %orow{r} = getelementptr float, ptr %offsets, i64 %g{r}
 """
     loop = """
   br label %loop
@@ -158,6 +165,7 @@ loop:
   %xnext = getelementptr float, ptr %xat, i64 16
   %x0 = load <16 x float>, ptr %xat, align 4
   %x1 = load <16 x float>, ptr %xnext, align 4
+  %xs = fadd <16 x float> %x0, %x1
   %group = lshr i64 %b, %shift
 """
     body = """
@@ -169,7 +177,13 @@ loop:
   %ss{r} = call <16 x float> @splat(float %s{r})
   %p{r} = fmul <16 x float> %lo{r}, %x0
   %q{r} = call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %hi{r}, <16 x float> %x1, <16 x float> %p{r})
-  %acc{r}.next = call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %q{r}, <16 x float> %ss{r}, <16 x float> %acc{r})
+  %acc{r}.{scaled} = call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %q{r}, <16 x float> %ss{r}, <16 x float> %acc{r})
+"""
+    shift = """
+  %oat{r} = getelementptr float, ptr %orow{r}, i64 %group
+  %o{r} = load float, ptr %oat{r}, align 4
+  %os{r} = call <16 x float> @splat(float %o{r})
+  %acc{r}.next = call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %xs, <16 x float> %os{r}, <16 x float> %acc{r}.scaled)
 """
     end = """
   %b.next = add i64 %b, 1
@@ -183,22 +197,24 @@ done:
   store float %y{r}, ptr %yat{r}, align 4
 """
     return (
-        head.format(bits=bits, rows=rows, block_bytes=BLOCK * bits // 8)
+        head.format(name=name, rows=rows, block_bytes=BLOCK * bits // 8)
         + _lines(per_row, rows)
         + loop
         + _lines(phis, rows)
         + shared
-        + _lines(body, rows, bits=bits)
+        + _lines(body, rows, bits=bits, scaled="scaled" if offsets else "next")
+        + (_lines(shift, rows) if offsets else "")
         + end
         + _lines(store, rows)
         + "  ret void\n}\n"
     )
 
 
-def _dot(bits: int) -> str:
-    """The product with one vector: `operand` is x (K,), `out` is y (N,)."""
+def _dot(bits: int, *, offsets: bool) -> str:
+    """The product with one vector x (K,): `out` is y (N,)."""
+    name = _dot_name(bits, offsets=offsets)
     loop = f"""
-define void @dot{bits}({_SIGNATURE}) {{
+define void @{name}({_SIGNATURE}) {{
 entry:
   %count = sub i64 %stop, %start
   %rest = srem i64 %count, {_ROWS_AT_ONCE}
@@ -209,7 +225,7 @@ many.test:
   %many.more = icmp slt i64 %n, %even
   br i1 %many.more, label %many, label %one.test
 many:
-  call void @dot{bits}_rows{_ROWS_AT_ONCE}(ptr %codes, ptr %scales, ptr %operand, ptr %out, i64 %blocks, i64 %shift, i64 %n)
+  call void @{name}_rows{_ROWS_AT_ONCE}(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %n)
   %n.next = add i64 %n, {_ROWS_AT_ONCE}
   br label %many.test
 one.test:
@@ -217,19 +233,24 @@ one.test:
   %one.more = icmp slt i64 %m, %stop
   br i1 %one.more, label %one, label %done
 one:
-  call void @dot{bits}_rows1(ptr %codes, ptr %scales, ptr %operand, ptr %out, i64 %blocks, i64 %shift, i64 %m)
+  call void @{name}_rows1(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %m)
   %m.next = add i64 %m, 1
   br label %one.test
 done:
   ret void
 }}
 """
-    return _dot_rows(bits, _ROWS_AT_ONCE) + _dot_rows(bits, 1) + loop + _SHARE.format(name=f"dot{bits}")
+    rows = "".join(_dot_rows(name, bits, count, offsets=offsets) for count in (_ROWS_AT_ONCE, 1))
+    return rows + loop + _SHARE.format(name=name)
+
+
+def _dot_name(bits: int, *, offsets: bool) -> str:
+    return f"dot{bits}_offsets" if offsets else f"dot{bits}"
 
 
 def _widen(bits: int) -> str:
-    """Rows as float32: `out` is (N, K); `operand` is null or the offsets. Product and sum are each rounded,
-    as the definition has it.
+    """Rows as float32: `out` is (N, K), x is not looked at, offsets may be null. Product and sum are each
+    rounded, as the definition has it.
     """
     return f"""
 define void @widen{bits}({_SIGNATURE}) {{
@@ -237,7 +258,7 @@ entry:
   %first = mul i64 %start, %blocks
   %end = mul i64 %stop, %blocks
   %per_group = shl i64 1, %shift
-  %offset = icmp ne ptr %operand, null
+  %offset = icmp ne ptr %offsets, null
   %some = icmp slt i64 %first, %end
   br i1 %some, label %loop, label %done
 loop:
@@ -253,7 +274,7 @@ loop:
   %hi.scaled = fmul <16 x float> %hi, %ss
   br i1 %offset, label %shifted, label %store
 shifted:
-  %oat = getelementptr float, ptr %operand, i64 %group
+  %oat = getelementptr float, ptr %offsets, i64 %group
   %o = load float, ptr %oat, align 4
   %os = call <16 x float> @splat(float %o)
   %lo.shifted = fadd <16 x float> %lo.scaled, %os
@@ -281,13 +302,14 @@ class _Task(ctypes.Structure):
     _fields_ = (
         ("codes", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
-        ("operand", ctypes.c_void_p),
+        ("x", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("blocks", ctypes.c_int64),
         ("shift", ctypes.c_int64),
         ("rows", ctypes.c_int64),
         ("thread_num", ctypes.c_void_p),
         ("num_threads", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
     )
 
 
@@ -306,8 +328,9 @@ class StripKernels:
     def __init__(self, engine: Any, open_mp: _OpenMp | None) -> None:
         self.engine = engine  # owns the code
         self._open_mp = open_mp
-        arguments = (ctypes.c_void_p,) * 4 + (ctypes.c_int64,) * 4
-        names = [f"{kind}{bits}" for kind in ("dot", "widen") for bits in (4, 8)]
+        arguments = (ctypes.c_void_p,) * 5 + (ctypes.c_int64,) * 4
+        names = [_dot_name(bits, offsets=offsets) for bits in (4, 8) for offsets in (False, True)]
+        names += ["widen4", "widen8"]
         self._plain = {
             name: ctypes.CFUNCTYPE(None, *arguments)(engine.get_function_address(name)) for name in names
         }
@@ -315,25 +338,27 @@ class StripKernels:
         self._pool: ThreadPoolExecutor | None = None
 
     def dot(self, strip: Strip, x: torch.Tensor) -> torch.Tensor:
-        """x (K,) float32, contiguous -> codes * scales @ x (N,); offsets are not looked at."""
+        """x (K,) float32, contiguous -> dequantise(strip) @ x (N,)."""
         out = torch.empty(strip.rows)
-        self._run(f"dot{strip.bits}", strip, x.data_ptr(), out)
+        self._run(_dot_name(strip.bits, offsets=strip.offsets is not None), strip, x.data_ptr(), out)
         return out
 
     def widen(self, strip: Strip, out: torch.Tensor) -> None:
         """`out` (N, K) float32, contiguous, becomes `dequantise(strip)`, bit for bit."""
-        operand = 0 if strip.offsets is None else strip.offsets.data_ptr()
-        self._run(f"widen{strip.bits}", strip, operand, out)
+        self._run(f"widen{strip.bits}", strip, 0, out)
 
-    def _run(self, name: str, strip: Strip, operand: int, out: torch.Tensor) -> None:
+    def _run(self, name: str, strip: Strip, x: int, out: torch.Tensor) -> None:
         threads = min(torch.get_num_threads(), max(1, strip.rows // _ROWS_AT_ONCE))
         blocks, shift = strip.columns // BLOCK, (strip.group // BLOCK).bit_length() - 1
-        pointers = strip.codes.data_ptr(), strip.scales.data_ptr(), operand, out.data_ptr()
+        offsets = 0 if strip.offsets is None else strip.offsets.data_ptr()
+        codes, scales = strip.codes.data_ptr(), strip.scales.data_ptr()
+        pointers = codes, scales, offsets, x, out.data_ptr()
         if threads == 1:
             self._plain[name](*pointers, blocks, shift, 0, strip.rows)
         elif self._open_mp is not None:
             team = self._open_mp
-            task = _Task(*pointers, blocks, shift, strip.rows, team.thread_num, team.num_threads)
+            functions = team.thread_num, team.num_threads
+            task = _Task(codes, scales, x, out.data_ptr(), blocks, shift, strip.rows, *functions, offsets)
             team.parallel(self._shares[name], ctypes.byref(task), threads, 0)
         else:
             if self._pool is None:
@@ -353,7 +378,9 @@ def strip_kernels() -> StripKernels | None:
         import llvmlite.binding as llvm
     except (ImportError, OSError):
         return None
-    text = _COMMON + "".join(_CODES[bits] + _dot(bits) + _widen(bits) for bits in (4, 8))
+    text = _COMMON + "".join(
+        _CODES[bits] + _dot(bits, offsets=False) + _dot(bits, offsets=True) + _widen(bits) for bits in (4, 8)
+    )
     try:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()

@@ -43,12 +43,7 @@ class StripMatrix:
 
     def _one(self, x: torch.Tensor) -> torch.Tensor:
         assert self._kernels is not None
-        x = x.contiguous()
-        y = self._kernels.dot(self.strip, x[0])[None]
-        if self.strip.offsets is not None:
-            # An offset is added to every weight of its group, so it meets the group's sum of x.
-            y.add_(matrix_product(x.view(1, -1, self.strip.group).sum(2), self.strip.offsets))
-        return y
+        return self._kernels.dot(self.strip, x.contiguous()[0])[None]
 
     def _several(self, x: torch.Tensor) -> torch.Tensor:
         if len(self._blocks) == 1:

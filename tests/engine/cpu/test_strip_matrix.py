@@ -14,7 +14,7 @@ from engine.cpu import strip_kernels as kernels_module
 from engine.cpu import strip_matrix as matrix_module
 from engine.cpu.strip_kernels import StripKernels, strip_kernels
 from engine.cpu.strip_matrix import StripMatrix
-from engine.weights.strips import Strip, dequantise, pack
+from engine.weights.strips import Strip, dequantise, pack, take_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAPES = [(1, 32), (3, 96), (4, 288), (37, 576), (130, 256), (65, 1536)]
@@ -91,14 +91,16 @@ def test_every_code_has_its_value() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 @pytest.mark.parametrize("open_mp", [True, False])
-def test_a_row_has_the_same_bits_whoever_computes_it(threads: int, open_mp: bool) -> None:
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [True, False])
+def test_a_row_has_the_same_bits_whoever_computes_it(
+    threads: int, open_mp: bool, bits: int, offsets: bool
+) -> None:
     """Also where torch's threads can't be had, as on Windows, and where there are fewer rows than shares."""
-    strip, x = random_strip(38, 288, bits=4), torch.randn(288)
+    strip, x = random_strip(38, 288, bits=bits, offsets=offsets), torch.randn(288)
     compiled = strip_kernels()
     assert compiled is not None
-    expected = torch.cat(
-        [compiled.dot(Strip(4, 32, strip.codes[i : i + 1], strip.scales[i : i + 1]), x) for i in range(38)]
-    )
+    expected = torch.cat([compiled.dot(take_rows(strip, i, i + 1), x) for i in range(38)])
     kernels = compiled if open_mp else StripKernels(compiled.engine, None)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
