@@ -230,7 +230,7 @@ class _StripLoader:
             strips = self._stored_strips(head)
             if strips is not None:
                 self._keep("head", strips)
-                self._meter.advance(2 * self._num_bytes(head))
+                self._meter.advance(self._num_bytes(head))  # the rows', too
                 return StripRows(strips[0])
         source, [piece] = self._source, embed.pieces
         if form is not EmbeddingForm.STORED and isinstance(source, BlockSource):
@@ -288,12 +288,13 @@ class _StripLoader:
             return False
         self._meter.check()
         strips = self._shelf.read(parameter.name, _num_matrices(parameter.shape))
-        if strips is None:
+        if strips is not None:
+            self._meter.advance(self._num_bytes(parameter))
+        else:
             strips = self._stored_strips(parameter)
         if strips is None:
             return False
         self._keep(parameter.name, strips)
-        self._meter.advance(self._num_bytes(parameter))
         return True
 
     def _stored_strips(self, parameter: Parameter) -> Sequence[Strip] | None:
@@ -302,9 +303,18 @@ class _StripLoader:
         if not isinstance(source, StripSource) or stored_strip(parameter, self._infos, self._bits) is None:
             return None
         found: list[Strip] = []
+        come = 0
+
+        def on_bytes(count: int) -> None:
+            nonlocal come
+            come += count
+            self._meter.advance(count)
+
         for piece in parameter.pieces:
-            strip = source.read_strip(piece.source)
+            self._meter.check()
+            strip = source.read_strip(piece.source, on_bytes)
             if strip is None:
+                self._meter.advance(-come)  # they are read again
                 self._not_kept += _num_matrices(parameter.shape)
                 return None
             found.append(strip)

@@ -15,13 +15,12 @@ from engine.weights.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from engine.weights.gguf_package import PLAIN_DTYPES, dequantize_into, type_sizes
 from engine.weights.gguf_strips import STRIP_FORMS, strip_from_blocks
 from engine.weights.source import TensorInfo
+from engine.weights.strips import Strip
 from engine.weights.weight_file import OnBytes, WeightFile, new_buffer, unwatched
 from engine.weights.worker_threads import worker_threads
 
 if TYPE_CHECKING:
     import torch
-
-    from engine.weights.strips import Strip
 
 _MODEL_NAMES = {
     "token_embd.weight": "embed_tokens.weight",
@@ -134,23 +133,22 @@ class GgufSource:
         heads = self._interleaved.get(name)
         return values if heads is None else _rotate_half_rows(values, heads)
 
-    def read_strip(self, name: str) -> Strip | None:
+    def read_strip(self, name: str, on_bytes: OnBytes = unwatched) -> Strip | None:
         """The tensor as a strip, where its type is one that loses nothing by it. A stack (E, N, K) comes as
         E * N rows.
         """
         tensor = self._tensors[name]
         if tensor.dtype not in STRIP_FORMS or len(tensor.shape) < 2:
             return None
-        raw = new_buffer(tensor.num_bytes, name)
-        self._file.read_tensor_bytes(raw, tensor.start)
-        rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
-        heads = self._interleaved.get(name)
-        if heads is not None:
-            raw = _rotate_half_rows(raw.view(rows, -1), heads).view(-1)
         try:
-            return strip_from_blocks(raw, tensor.dtype, rows=rows, columns=columns)
+            strip = self._converted(tensor, on_bytes)
         except ModelFileError as error:
             raise ModelFileError(f"{shown(tensor.name)}: {error.message}", error.hint) from error
+        heads = self._interleaved.get(name)
+        if strip is None or heads is None:
+            return strip
+        codes, scales = (_rotate_half_rows(part, heads) for part in (strip.codes, strip.scales))
+        return Strip(strip.bits, strip.group, codes, scales)
 
     def read_blocks(self, name: str, on_bytes: OnBytes = unwatched) -> BlockMatrix:
         tensor = self._tensors[name]
@@ -163,6 +161,28 @@ class GgufSource:
 
     def close(self) -> None:
         self._file.close()
+
+    def _converted(self, tensor: GgufTensor, on_bytes: OnBytes) -> Strip | None:
+        """`strip_from_blocks`, some rows at a time: beside the strip only these are in memory."""
+        import torch
+
+        rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+        form = STRIP_FORMS[tensor.dtype]
+        codes = new_buffer(rows * columns * form.bits // 8, tensor.name).view(rows, -1)
+        codes = codes.view(torch.int8) if form.bits == 8 else codes
+        scales = new_buffer(4 * rows * columns // form.group, tensor.name).view(torch.float32).view(rows, -1)
+        row_bytes = tensor.num_bytes // rows
+        step = max(1, _CHUNK_NUMBERS // columns)
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            raw = new_buffer((stop - start) * row_bytes, tensor.name)
+            self._file.read_tensor_bytes(raw, tensor.start + start * row_bytes, on_bytes)
+            part = strip_from_blocks(raw, tensor.dtype, rows=stop - start, columns=columns)
+            if part is None:
+                return None
+            codes[start:stop].copy_(part.codes)
+            scales[start:stop].copy_(part.scales)
+        return Strip(form.bits, form.group, codes, scales)
 
     def _dequantise(self, tensor: GgufTensor, values: torch.Tensor, on_bytes: OnBytes) -> None:
         """Fills `values` (flat), by as many threads as torch would use."""

@@ -44,4 +44,4 @@ def strip_from_blocks(raw: torch.Tensor, dtype: str, *, rows: int, columns: int)
     if dtype == "Q4_0":
         return Strip(4, 32, codes.bitwise_xor_(_SIGN_BITS), scales)
     signed = codes.view(torch.int8)
-    return None if bool((signed == -128).any()) else Strip(8, 32, signed, scales)
+    return None if int(signed.min()) == -128 else Strip(8, 32, signed, scales)

@@ -123,12 +123,12 @@ class QuantisedFolderSource:
         except (ModelFileError, UnsupportedModelError) as error:
             raise named_errors(matrix.info.stored_name, error) from error
 
-    def read_strip(self, name: str) -> Strip | None:
+    def read_strip(self, name: str, on_bytes: OnBytes = unwatched) -> Strip | None:
         matrix = self._matrices.get(name)
         if matrix is None:
             return None
         try:
-            return matrix.read_strip(self._plain.read)
+            return matrix.read_strip(lambda part: self._plain.read(part, on_bytes))
         except (ModelFileError, UnsupportedModelError) as error:
             raise named_errors(matrix.info.stored_name, error) from error
 

@@ -75,9 +75,10 @@ class TensorSource(Protocol):
 class StripSource(Protocol):
     """A source some of whose tensors are strips already."""
 
-    def read_strip(self, name: str) -> Strip | None:
-        """The matrix (N, K) with not a bit lost, or None where it isn't stored so; then `read` it. A stack
-        (E, N, K) comes as E * N rows. Raises ModelFileError that names the tensor.
+    def read_strip(self, name: str, on_bytes: OnBytes = unwatched) -> Strip | None:
+        """The matrix (N, K) with not a bit lost, or None where it isn't stored so; then `read` it, which
+        tells of its bytes anew. A stack (E, N, K) comes as E * N rows. Raises ModelFileError that names the
+        tensor.
         """
 
 
