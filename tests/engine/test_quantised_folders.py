@@ -33,6 +33,7 @@ from engine.engine import Engine
 from engine.errors import EngineError, ModelFileError
 from engine.inspection import inspect_model
 from engine.weights.sizes import MatrixCounts
+from engine.weights.strip_cache import default_root
 
 EXACT = 1e-4  # sums in another order; logits of these models are below 10
 HEAD_TOO = (
@@ -408,3 +409,21 @@ def test_by_itself_a_4_bit_folder_stays_as_it_is_but_for_its_head(engine: Engine
     codes = [notice.code for notice in engine.summary.notices]
     assert codes == ["weights-packed", "matrices-stay-packed"]
     assert "don't hold packed" in engine.summary.notices[0].message
+
+
+def test_only_what_had_to_be_packed_is_kept_for_the_next_load(engine: Engine, tmp_path: Path) -> None:
+    """The head of a 4-bit folder: its other matrices are in the folder already."""
+    assert engine.score(IDS).n == len(IDS) - 1  # whatever is still written is behind the load
+    again = Engine.load(open_model(tmp_path / "quantised"), EngineConfig(device="cpu"))
+    assert again.score(IDS) == engine.score(IDS)
+    again.close()
+    engine.close()
+    [path] = default_root().glob("*.safetensors")
+    kept = {name for name in read_tensors(path) if "/" in name}
+    assert kept == {"head/codes", "head/scales"}
+
+
+def test_nothing_is_kept_where_nothing_had_to_be_packed(tmp_path: Path) -> None:
+    folder, _ = make_folder("tiny-qwen2", tmp_path, packed(kept=HEAD_TOO))
+    Engine.load(open_model(folder), EngineConfig(device="cpu")).close()
+    assert list(default_root().glob("*")) == []
