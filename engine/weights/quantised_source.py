@@ -128,7 +128,10 @@ class QuantisedFolderSource:
         if matrix is None:
             return None
         try:
-            return matrix.read_strip(lambda part: self._plain.read(part, on_bytes))
+            strip = matrix.read_strip(lambda part: self._plain.read(part, on_bytes))
+            if strip is not None:
+                on_bytes(matrix.bytes_read_before)
+            return strip
         except (ModelFileError, UnsupportedModelError) as error:
             raise named_errors(matrix.info.stored_name, error) from error
 

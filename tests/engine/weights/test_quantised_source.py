@@ -107,3 +107,6 @@ def test_sizes_are_those_of_all_tensors_of_a_matrix(form: str, tmp_path: Path) -
             read: list[int] = []
             source.read(name, read.append)
             assert sum(read) == info.num_bytes
+            read.clear()
+            assert (source.read_strip(name, read.append) is None) == (info.strip is None)
+            assert sum(read) == (0 if info.strip is None else info.num_bytes)
