@@ -18,10 +18,10 @@ _CONFIG = "config.json"
 def model_identity(folder: ModelFolder) -> str:
     """32 hexadecimal digits that change when the weights do, or the way in which the engine reads them.
 
-    They are made of the files' names, sizes and times of change, of what the headers say, of config.json
-    (and what else may say how weights are quantised) and of the parameters. Where a model lies makes no difference. Times alone would not do: archives and
-    images often give all files the same one. So samples of the content count, too; another training of the
-    same model differs in every one of them.
+    They are made of the files' names, sizes and times of change, of what the headers say, of config.json and
+    what else may say how weights are quantised, and of the parameters. Where a model lies makes no
+    difference. Times alone would not do: archives and images often give all files the same one. So samples of
+    the content count, too; another training of the same model differs in every one of them.
 
     The files are asked through the handles that the weights are read from: a file that was replaced since
     it was opened does not count, one that was changed in place does. So who stores something under an

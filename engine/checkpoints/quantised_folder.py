@@ -78,8 +78,8 @@ def packed_anew(count: int, total: int) -> Notice:
         "matrices-packed-anew",
         f"{count} of {total} quantised matrices can't be kept as they are stored (inputs in an order of "
         "their own, called act-order or desc_act, groups that aren't multiples of 32, or 8 bits with zero "
-        "points); packing them anew loses next to nothing with 8 bits and a little with 4, and native weights "
-        "hold them as float32.",
+        "points); packing them anew loses next to nothing with 8 bits and a little with 4, and native "
+        "weights hold them as float32.",
         "Choose 8 bits, or a version of the model that was made without act-order.",
     )
 
