@@ -8,6 +8,7 @@ from typing import Literal
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 WeightsChoice = Literal["auto", "native", "q8", "q4"]
 WeightFormat = Literal["native", "q8", "q4"]  # what a choice is resolved to
+WeightGroup = Literal[32, 256]  # inputs of a packed matrix that share a scale
 KvChoice = Literal["auto", "native", "int8"]
 ActivationsChoice = Literal["auto", "float", "int8", "int8x2"]
 
@@ -22,6 +23,7 @@ class EngineConfig:
 
     device: DeviceChoice = "auto"
     weights: WeightsChoice = "auto"
+    weight_group: WeightGroup = 32
     kv: KvChoice = "auto"
     activations: ActivationsChoice = "auto"
     context: int | None = None  # tokens

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from engine.answering import Answer, EndRules, check_finite
 from engine.backend import Backend
@@ -27,7 +27,7 @@ from engine.errors import Cancelled, ContextFullError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
-from engine.resolution import ResolvedConfig, resolve_config
+from engine.resolution import ResolvedConfig, resolve_config, weight_group
 from engine.runtime import begin_runtime, prepare_runtime, release_memory
 from engine.sampling import Sampler
 from engine.states.store import StateStore
@@ -40,9 +40,6 @@ from engine.weights.sizes import MatrixCounts, weight_bytes
 from engine.weights.strip_cache import StripCache, default_root
 from engine.weights.strip_file import StripKey
 from engine.weights.strip_shelf import StripShelf
-
-if TYPE_CHECKING:
-    from engine.cpu.backend import CpuBackend
 
 _SCORE_BLOCK = 256  # tokens whose logits exist at once
 _CHECK_TOKENS = 8  # of the self-check
@@ -143,10 +140,11 @@ class Engine:
         on_progress(LoadProgress(LoadStage.OPEN))
         begin_runtime()
         infos = folder.tensors.tensors()
+        sizes = weight_bytes(folder.spec, folder.parameters, infos, group=weight_group(config))
         resolved, notices = resolve_config(
             config,
             folder.spec,
-            sizes=weight_bytes(folder.spec, folder.parameters, infos),
+            sizes=sizes,
             available=available_bytes(),
             stored_packed=has_native_strips(folder.parameters, infos),
         )
@@ -156,9 +154,22 @@ class Engine:
         on_progress(LoadProgress(LoadStage.RUNTIME))
         prepare_runtime(resolved.threads)
         _stop_if(cancel)
+        from engine.cpu.backend import CpuBackend
+
         ids = _calibration_ids(folder, resolved.weights, tokenizer)
-        shelf = None if resolved.weights == "native" else _shelf(folder, resolved.weights, ids)
-        backend = _load_backend(folder, resolved.weights, ids, shelf, on_progress, cancel)
+        shelf = None if resolved.weights == "native" else _shelf(folder, resolved, ids)
+        backend = CpuBackend.load(
+            folder.spec,
+            folder.parameters,
+            folder.tensors,
+            weights=resolved.weights,
+            group=resolved.weight_group,
+            needed_bytes=sizes.of(resolved.weights),
+            calibration_ids=ids,
+            shelf=shelf,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
         on_progress(LoadProgress(LoadStage.CHECK))
         check_notices = _self_check(backend, cancel)
         summary = ModelSummary(
@@ -312,28 +323,6 @@ class Engine:
         return self._backend
 
 
-def _load_backend(
-    folder: ModelFolder,
-    weights: WeightFormat,
-    calibration_ids: Sequence[int],
-    shelf: StripShelf | None,
-    on_progress: ProgressCallback,
-    cancel: threading.Event | None,
-) -> CpuBackend:
-    from engine.cpu.backend import CpuBackend
-
-    return CpuBackend.load(
-        folder.spec,
-        folder.parameters,
-        folder.tensors,
-        weights=weights,
-        calibration_ids=calibration_ids,
-        shelf=shelf,
-        on_progress=on_progress,
-        cancel=cancel,
-    )
-
-
 def _calibration_ids(folder: ModelFolder, weights: WeightFormat, tokenizer: Tokenizer) -> list[int]:
     """The text by which 4-bit codes are chosen; none for other formats."""
     if weights != "q4":
@@ -342,13 +331,13 @@ def _calibration_ids(folder: ModelFolder, weights: WeightFormat, tokenizer: Toke
     return [token_id for token_id in encoded if token_id < folder.spec.vocab_size]
 
 
-def _shelf(folder: ModelFolder, weights: WeightFormat, calibration_ids: Sequence[int]) -> StripShelf:
+def _shelf(folder: ModelFolder, config: ResolvedConfig, calibration_ids: Sequence[int]) -> StripShelf:
     """The model's place among the strips that are kept in the person's cache folder."""
     text = " ".join(map(str, calibration_ids)).encode()
     key = StripKey(
         model=model_identity(folder),
-        bits=4 if weights == "q4" else 8,
-        group=32,
+        bits=4 if config.weights == "q4" else 8,
+        group=config.weight_group,
         quantiser_version=QUANTISER_VERSION,
         calibration=hashlib.blake2b(text, digest_size=16).hexdigest() if calibration_ids else "",
     )

@@ -18,6 +18,8 @@ from engine.cpu.memory import RESERVE_BYTES, available_bytes
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.weights.sizes import WeightBytes, kv_bytes_per_token, kv_bytes_per_token_native, weight_bytes
+from engine.weights.source import TensorInfo
+from engine.weights.strips import GROUPS
 
 USUAL_CONTEXT = 4096  # tokens that a chat is given room for when nothing else is asked for
 
@@ -95,7 +97,7 @@ def inspect_model(path: Path, config: EngineConfig = EngineConfig()) -> ModelRep
 def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> ModelReport:
     spec = parts.spec
     stored = {} if parts.tensors is None else parts.tensors.tensors()
-    size = WeightBytes(0, 0, 0) if spec is None else weight_bytes(spec, parts.parameters, stored)
+    size = WeightBytes(0, 0, 0) if spec is None else _sizes(spec, parts, stored, config)
     return ModelReport(
         path=parts.path,
         name=parts.name,
@@ -113,6 +115,14 @@ def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> 
         problems=tuple(problems),
         notices=tuple(parts.notices),
     )
+
+
+def _sizes(
+    spec: ModelSpec, parts: ModelParts, stored: Mapping[str, TensorInfo], config: EngineConfig
+) -> WeightBytes:
+    """A group that there isn't is refused by the load; here it is the usual one."""
+    group = config.weight_group if config.weight_group in GROUPS else EngineConfig.weight_group
+    return weight_bytes(spec, parts.parameters, stored, group=group)
 
 
 def _fit(spec: ModelSpec, size: WeightBytes, config: EngineConfig, available: int) -> Fit:

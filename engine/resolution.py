@@ -5,9 +5,9 @@ happens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from engine.config import EngineConfig, WeightFormat
+from engine.config import EngineConfig, WeightFormat, WeightGroup
 from engine.cpu.memory import RESERVE_BYTES
 from engine.errors import SettingError
 from engine.models.spec import ModelSpec
@@ -24,6 +24,7 @@ class ResolvedConfig:
 
     device: Literal["cpu"]
     weights: WeightFormat
+    weight_group: WeightGroup
     kv: Literal["native"]
     activations: Literal["float"]
     context: int  # tokens, prompt and answer together
@@ -53,6 +54,7 @@ def resolve_config(
     resolved = ResolvedConfig(
         device="cpu",
         weights=_weights(config, sizes, available),
+        weight_group=weight_group(config),
         kv="native",
         activations="float",
         context=_context(config.context, spec),
@@ -60,6 +62,15 @@ def resolve_config(
         threads=_threads(config.threads),
     )
     return resolved, tuple(_notices(config, resolved, stored_packed=stored_packed))
+
+
+def weight_group(config: EngineConfig) -> WeightGroup:
+    """Raises SettingError."""
+    if config.weight_group not in get_args(WeightGroup):
+        raise SettingError(
+            f"The setting weight_group is {config.weight_group}, which there isn't.", "Choose 32 or 256."
+        )
+    return config.weight_group
 
 
 def _weights(config: EngineConfig, sizes: WeightBytes, available: int) -> WeightFormat:
@@ -84,6 +95,10 @@ def _notices(config: EngineConfig, resolved: ResolvedConfig, *, stored_packed: b
                 "little.",
                 "Close other programs and load the model again to have it run with 8 bits.",
             )
+        )
+    if config.weight_group != EngineConfig.weight_group and resolved.weights == "native":
+        notices.append(
+            Notice("weight-group-unused", "The group of the weights has no effect: they are not packed.")
         )
     if config.device == "auto":
         notices.append(

@@ -25,7 +25,7 @@ from engine.weights.packing import has_native_strips
 from engine.weights.sizes import MatrixCounts
 from engine.weights.source import TensorSource
 from engine.weights.strip_shelf import StripShelf
-from engine.weights.strips import Bits
+from engine.weights.strips import Bits, Group
 
 _STRIP_BITS: Mapping[WeightFormat, Bits | None] = {"native": None, "q8": 8, "q4": 4}
 
@@ -65,6 +65,8 @@ class CpuBackend:
         source: TensorSource,
         *,
         weights: WeightFormat = "native",
+        group: Group = 32,
+        needed_bytes: int = 0,
         calibration_ids: Sequence[int] = (),
         shelf: StripShelf | None = None,
         on_progress: ProgressCallback = no_progress,
@@ -72,8 +74,9 @@ class CpuBackend:
     ) -> CpuBackend:
         """Reads all weights. Raises OutOfMemoryError, ModelFileError, Cancelled; nothing is kept then.
 
-        calibration_ids: a text by which 4-bit codes are chosen; shelf: where strips are kept from one load to
-        the next; see `engine.cpu.strip_weights`.
+        group: inputs that share a scale in strips. needed_bytes: what these take with everything else; where
+        less is free, that is refused before. calibration_ids: a text by which 4-bit codes are chosen. shelf:
+        where strips are kept from one load to the next. See `engine.cpu.strip_weights`.
         """
         with failed_allocations_told():
             if weights != "native" or has_native_strips(parameters, source.tensors()):
@@ -82,6 +85,8 @@ class CpuBackend:
                     parameters,
                     source,
                     bits=_STRIP_BITS[weights],
+                    group=group,
+                    needed_bytes=needed_bytes,
                     calibration_ids=calibration_ids,
                     shelf=shelf,
                     on_progress=on_progress,

@@ -36,10 +36,10 @@ from engine.weights.packing import (
     tied_head,
 )
 from engine.weights.quantise import LARGEST_WEIGHT, quantise
-from engine.weights.sizes import MatrixCounts, weight_bytes
-from engine.weights.source import BlockSource, StripSource, TensorInfo, TensorSource
+from engine.weights.sizes import MatrixCounts
+from engine.weights.source import BlockSource, StoredStrip, StripSource, TensorInfo, TensorSource
 from engine.weights.strip_shelf import NoShelf, Shelf, StripShelf, strip_names
-from engine.weights.strips import BLOCK, Bits, Strip, codes_of, concatenate, take_rows
+from engine.weights.strips import BLOCK, Bits, Group, Strip, codes_of, concatenate, take_rows
 
 _CALIBRATION_WORK = 1.5e12  # tokens times numbers: half a minute of two slow cores
 _FEWEST_TOKENS = 256
@@ -59,25 +59,27 @@ def load_strips(
     source: TensorSource,
     *,
     bits: Bits | None,
+    group: Group = BLOCK,
+    needed_bytes: int = 0,
     calibration_ids: Sequence[int],
     shelf: StripShelf | None = None,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> LoadedStrips:
-    """bits: None packs nothing, and what is stored as strips stays so. calibration_ids: some text of the
+    """bits: None packs nothing, and what is stored as strips stays so. group: of the strips that are made;
+    rows that don't divide by 256 get 32. needed_bytes: see `weight_bytes`. calibration_ids: some text of the
     model's language, only looked at for 4 bits; may be empty. shelf: where strips are kept from one load to
     the next; None keeps none.
 
     Raises OutOfMemoryError before reading anything, Cancelled, and ModelFileError for weights that are no
     numbers, with the tensor's name.
     """
-    sizes = weight_bytes(spec, parameters, source.tensors())
-    needed = {4: sizes.q4, 8: sizes.q8, None: sizes.native}[bits]
     available = max(0, available_bytes() - RESERVE_BYTES)
-    if needed > available:
+    if needed_bytes > available:
         form = "they are stored" if bits is None else f"{bits}-bit strips"
         raise OutOfMemoryError(
-            f"The weights need {mebibytes(needed)} of memory as {form}, but {mebibytes(available)} are free.",
+            f"The weights need {mebibytes(needed_bytes)} of memory as {form}, "
+            f"but {mebibytes(available)} are free.",
             "Close other programs or choose a smaller model.",
         )
     # Not inference mode: it holds for one thread, and the quantiser's others may not write to its tensors.
@@ -89,9 +91,8 @@ def load_strips(
 
         def load(shelf: Shelf) -> LoadedStrips:
             meter = LoadMeter(_total(spec, parameters, source), on_progress, cancel)
-            loaded = _StripLoader(spec, parameters, source, bits=bits, shelf=shelf, meter=meter).load(
-                calibration_ids
-            )
+            loader = _StripLoader(spec, parameters, source, bits=bits, group=group, shelf=shelf, meter=meter)
+            loaded = loader.load(calibration_ids)
             meter.finish()
             return loaded
 
@@ -158,6 +159,7 @@ class _StripLoader:
         source: TensorSource,
         *,
         bits: Bits | None,
+        group: Group,
         shelf: Shelf,
         meter: LoadMeter,
     ) -> None:
@@ -166,6 +168,7 @@ class _StripLoader:
         self._source = source
         self._infos = source.tensors()
         self._bits = bits
+        self._group: Group = group
         self._shelf = shelf
         self._meter = meter
         self._tensors: dict[str, torch.Tensor] = {}
@@ -173,6 +176,7 @@ class _StripLoader:
         self._counts = {"native": 0, "q8": 0, "q4": 0}
         named = (*parameters, tied_head(self._parameters)) if spec.tied_embeddings else parameters
         self._made = {each.name for each in named if _is_made(each, self._infos, bits)}
+        self._narrow = 0  # matrices whose rows don't divide by the group that was asked for, but by 32
         self._not_kept = 0  # matrices that are strips by the headers, and by their numbers aren't
 
     def load(self, calibration_ids: Sequence[int]) -> LoadedStrips:
@@ -201,6 +205,12 @@ class _StripLoader:
                 "matrices-not-packed",
                 f"{kept} of {total} matrices stay as they are stored, because their rows don't divide into "
                 f"groups of {BLOCK}.",
+            )
+        if self._narrow:
+            yield Notice(
+                "matrices-in-groups-of-32",
+                f"{self._narrow} of {total} matrices have a scale for every {BLOCK} inputs, because their "
+                f"rows don't divide into groups of {self._group}.",
             )
         if self._counts["q4"] and self._bits == 8:
             yield Notice(
@@ -270,7 +280,7 @@ class _StripLoader:
                 self._read_tensor(parameter)
 
     def _read_tensor(self, parameter: Parameter) -> None:
-        becomes_strip = strip_form(parameter, self._infos, bits=self._bits, group=BLOCK) is not None
+        becomes_strip = self._form(parameter) is not None
         share = _READING if becomes_strip else 1.0
 
         def on_bytes(count: int) -> None:
@@ -328,7 +338,7 @@ class _StripLoader:
             return
         weight = self._tensors[parameter.name]
         stack = weight if weight.ndim == 3 else weight[None]
-        form = strip_form(parameter, self._infos, bits=self._bits, group=BLOCK)
+        form = self._form(parameter)
         if form is None:
             self._counts["native"] += len(stack)
             return
@@ -353,10 +363,14 @@ class _StripLoader:
         self._keep(parameter.name, strips)
         del self._tensors[parameter.name]
 
+    def _form(self, parameter: Parameter) -> StoredStrip | None:
+        return strip_form(parameter, self._infos, bits=self._bits, group=self._group)
+
     def _keep(self, name: str, strips: Sequence[Strip]) -> None:
         self._strips[name] = strips
         if name in self._made:
             self._shelf.add(name, strips)
+            self._narrow += sum(strip.group != self._group for strip in strips)
         for strip in strips:
             self._counts["q8" if strip.bits == 8 else "q4"] += 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from engine.config import WeightFormat
 from engine.models.spec import ModelSpec, Parameter
 from engine.weights.packing import (
     HALF_TYPES,
@@ -41,6 +42,9 @@ class WeightBytes:
     native: int
     q8: int
     q4: int
+
+    def of(self, weights: WeightFormat) -> int:
+        return {"native": self.native, "q8": self.q8, "q4": self.q4}[weights]
 
     def as_json(self) -> dict[str, int]:
         return {"native": self.native, "q8": self.q8, "q4": self.q4}

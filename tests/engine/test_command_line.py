@@ -330,6 +330,7 @@ class TestMistakes:
             (("--context", "5000"), "5000"),
             (("--context", "many"), "many"),
             (("--slots", "0"), "slots"),
+            (("--weight-group", "64"), "64"),
             (("--max-new", "-1"), "-1"),
             (("--temperature", "-1"), "temperature"),
             (("--temperature", "nan"), "temperature"),

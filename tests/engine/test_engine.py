@@ -14,7 +14,7 @@ from model_files import TINY_MODELS, copy_model, edit_json
 
 from engine import engine as engine_module
 from engine.checkpoints.model_folder import open_model
-from engine.config import EngineConfig
+from engine.config import EngineConfig, WeightGroup
 from engine.cpu.backend import PREFILL_BLOCK
 from engine.cpu.memory import RESERVE_BYTES
 from engine.engine import Engine
@@ -411,6 +411,8 @@ class TestLoad:
             ({"context": 4097}, "4097.*4096"),
             ({"context": 0}, "context is 0"),
             ({"slots": 0}, "slots is 0"),
+            ({"weight_group": 0}, "weight_group is 0.*32 or 256"),
+            ({"weight_group": 64}, "weight_group is 64.*32 or 256"),
             ({"threads": 0}, "threads is 0"),
             ({"threads": 10**6}, "threads is 1000000"),
         ],
@@ -454,11 +456,19 @@ class TestLoad:
         assert summary.device_description.endswith("4-bit weights")
         assert [notice.code for notice in summary.notices] == ["weights-packed-to-fit"]
 
+    @pytest.mark.parametrize("group", [32, 256])
     @pytest.mark.parametrize("weights", ["q8", "q4"])
-    def test_the_card_foretells_the_size_of_packed_weights(self, load: Load, weights: str) -> None:
-        summary = load(weights=weights).summary
-        assert summary.notices == ()
-        assert summary.weight_bytes == getattr(inspect_model(MODEL).weight_bytes, weights)
+    def test_the_card_foretells_the_size_of_packed_weights(
+        self, load: Load, weights: str, group: WeightGroup
+    ) -> None:
+        summary = load(weights=weights, weight_group=group).summary
+        report = inspect_model(MODEL, EngineConfig(weight_group=group))
+        assert summary.weight_bytes == getattr(report.weight_bytes, weights)
+        told = [notice.code for notice in summary.notices]
+        assert told == ([] if group == 32 else ["matrices-in-groups-of-32"])
+
+    def test_a_group_for_weights_that_are_not_packed_is_told(self, load: Load) -> None:
+        assert [notice.code for notice in load(weight_group=256).summary.notices] == ["weight-group-unused"]
 
     def test_a_failed_load_leaves_a_loaded_model_working(self, engine: Engine, tmp_path: Path) -> None:
         before = answer(engine)

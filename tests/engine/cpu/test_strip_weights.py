@@ -206,6 +206,54 @@ def test_rows_of_the_embedding_are_those_of_the_file_to_the_bit(
     assert torch.equal(rows.view(torch.int32), stored[ids].view(torch.int32))
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_groups_of_256_are_taken_where_rows_divide_and_the_others_are_told(bits: int, given_tensors) -> None:  # type: ignore[no-untyped-def]
+    """The reference has every matrix replaced by what its strip stands for."""
+    spec = one_layer_spec(vocab_size=50, hidden_size=256, tied=True)  # output: 64 inputs, down: 96
+    parameters = decoder_parameters(spec)
+    tensors = random_tensors(parameters)
+    backend = CpuBackend.load(
+        spec, parameters, given_tensors(tensors), weights="q8" if bits == 8 else "q4", group=256
+    )
+    assert [notice.code for notice in backend.notices] == ["matrices-in-groups-of-32"]
+    assert backend.notices[0].message.startswith("2 of 5 ")
+    sizes = weight_bytes(spec, parameters, given_tensors(tensors).tensors(), group=256)
+    assert backend.weight_bytes == (sizes.q8 if bits == 8 else sizes.q4)
+
+    head = Parameter("head", (50, 256), (Piece("head", (50, 256)),))
+    packed = dict(tensors, head=tensors["embed_tokens.weight"])
+    for parameter in (*parameters, head):
+        if parameter.name.split(".", 2)[-1] in STRIP_PARAMETERS:
+            pieces = [piece.source for piece in parameter.pieces]
+            group = 256 if parameter.shape[1] == 256 else 32
+            strip = quantise(torch.cat([packed[name] for name in pieces]), bits=bits, group=group)  # type: ignore[arg-type]
+            rows = [len(packed[name]) for name in pieces]
+            packed |= zip(pieces, torch.split(dequantise(strip), rows), strict=True)
+    reference = CpuBackend.load(
+        replace(spec, tied_embeddings=False), (*parameters, head), given_tensors(packed)
+    )
+    for ids in ([1, 2, 3], [7]):
+        torch.testing.assert_close(logits(backend, ids), logits(reference, ids), rtol=0, atol=1e-4)
+
+
+def test_groups_of_256_are_kept_beside_those_of_32_and_told_again(tmp_path: Path, given_tensors) -> None:  # type: ignore[no-untyped-def]
+    spec = one_layer_spec(vocab_size=50, hidden_size=256)
+    parameters = decoder_parameters(spec)
+    source = given_tensors(random_tensors(parameters))
+
+    def load_wide() -> CpuBackend:
+        key = StripKey(model="model", bits=8, group=256, quantiser_version=1)
+        shelf = StripShelf(StripCache(tmp_path, 10**9), key, lambda: "model")
+        backend = CpuBackend.load(spec, parameters, source, weights="q8", group=256, shelf=shelf)
+        shelf.wait()
+        return backend
+
+    made, kept = load_wide(), load_wide()
+    assert made.notices == kept.notices
+    assert [notice.code for notice in kept.notices] == ["matrices-in-groups-of-32"]
+    assert torch.equal(logits(made, [1, 2, 3]), logits(kept, [1, 2, 3]))
+
+
 def test_an_embedding_shared_with_the_head_survives_a_code_that_strips_lack(tmp_path: Path) -> None:
     """-128 of Q8_0: the head is quantised anew, and its rows are no longer those of the file."""
     path = write_gguf("tiny-qwen2", tmp_path / "model.gguf", kind="Q8_0")
@@ -381,8 +429,9 @@ def test_too_little_memory_is_told_before_anything_is_read(
     def change(source: str, tensor: torch.Tensor) -> torch.Tensor:
         raise AssertionError("nothing was to be read")
 
+    source = ChangedTensors(folder.tensors, change)
     with pytest.raises(OutOfMemoryError, match="4-bit strips"):
-        load(folder, 4, source=ChangedTensors(folder.tensors, change))
+        load(folder, 4, source=source, needed_bytes=280_064)
     folder.tensors.close()
 
 
