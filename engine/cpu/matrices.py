@@ -5,6 +5,7 @@ A quantised weight joins here: an object with the same call takes the place of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -56,6 +57,22 @@ class Widened:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         parts = [matrix_product(x, rows.float()) for rows in torch.split(self._weight, self._rows)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return y if self._bias is None else y.add_(self._bias)
+
+
+class Joined:
+    """Several matrices of the same inputs, one below the other."""
+
+    def __init__(self, members: Sequence[Matrix], bias: torch.Tensor | None = None) -> None:
+        self._members = members
+        self._bias = bias
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(member.num_bytes for member in self._members)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([member(x) for member in self._members], dim=1)
         return y if self._bias is None else y.add_(self._bias)
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.cpu.matrices import Embedding, Matrix, RowLookup, matrix
+from engine.cpu.matrices import Embedding, Joined, Matrix, RowLookup, matrix
 from engine.cpu.moe import MoeWeights
 from engine.cpu.strip_matrix import StripMatrix
 from engine.models.spec import AttentionSpec, LayerSpec, ModelSpec, MoeSpec
 from engine.weights.strips import Strip
 
 Strips = Mapping[str, Sequence[Strip]]
-"""Strips by parameter name: one for a matrix, one for each expert of "experts.gate_up" and "experts.down"."""
+"""Strips by parameter name: for each matrix (one, or one an expert) as many as `packing.strip_rows` says."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def build_layer(
         feed_forward = MoeWeights(
             spec=layer.feed_forward,
             router=fused("router"),
-            gate_up=_matrices(f"{prefix}experts.gate_up", tensors, strips),
-            down=_matrices(f"{prefix}experts.down", tensors, strips),
+            gate_up=_matrices(f"{prefix}experts.gate_up", tensors, strips, layer.feed_forward.num_experts),
+            down=_matrices(f"{prefix}experts.down", tensors, strips, layer.feed_forward.num_experts),
         )
     else:
         feed_forward = DenseWeights(gate_up=fused("gate_up"), down=fused("down"))
@@ -113,11 +113,18 @@ def build_layer(
     )
 
 
-def _matrices(name: str, tensors: Mapping[str, torch.Tensor], strips: Strips) -> list[Matrix]:
-    """All matrices of one parameter: a stack (E, N, K) has E of them."""
+def _matrices(name: str, tensors: Mapping[str, torch.Tensor], strips: Strips, count: int = 1) -> list[Matrix]:
+    """The `count` matrices of one parameter: a stack (E, N, K) has E of them."""
     bias = tensors.get(f"{name}_bias")
     if name in strips:
-        return [StripMatrix(strip, bias) for strip in strips[name]]
+        held = strips[name]
+        if len(held) == count:
+            return [StripMatrix(strip, bias) for strip in held]
+        size = len(held) // count
+        return [
+            Joined([StripMatrix(strip) for strip in held[first : first + size]], bias)
+            for first in range(0, len(held), size)
+        ]
     weight = tensors[name]
     return [matrix(each, bias) for each in (weight if weight.ndim == 3 else weight[None])]
 

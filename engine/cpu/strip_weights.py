@@ -24,7 +24,7 @@ from engine.cpu.model import ModelWeights, build_layer, build_weights
 from engine.cpu.strip_kernels import strip_kernels
 from engine.cpu.weights import ParameterFiller, stored_type
 from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
-from engine.models.spec import ModelSpec, Parameter, Piece
+from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback
 from engine.weights.packing import (
@@ -33,13 +33,15 @@ from engine.weights.packing import (
     is_strip,
     stored_strip,
     strip_form,
+    strip_rows,
     tied_head,
 )
 from engine.weights.quantise import LARGEST_WEIGHT, quantise
 from engine.weights.sizes import MatrixCounts
 from engine.weights.source import BlockSource, StoredStrip, StripSource, TensorInfo, TensorSource
+from engine.weights.stored_strips import matrices_of, members_of
 from engine.weights.strip_shelf import NoShelf, Shelf, StripShelf, strip_names
-from engine.weights.strips import BLOCK, Bits, Group, Strip, codes_of, concatenate, take_rows
+from engine.weights.strips import BLOCK, Bits, Group, Strip
 
 _CALIBRATION_WORK = 1.5e12  # tokens times numbers: half a minute of two slow cores
 _FEWEST_TOKENS = 256
@@ -118,7 +120,7 @@ def _names(
         each
         for parameter in named.values()
         if _is_made(parameter, infos, bits)
-        for each in strip_names(parameter.name, _num_matrices(parameter.shape))
+        for each in strip_names(parameter.name, _num_strips(spec, parameter))
     ]
 
 
@@ -139,8 +141,9 @@ def _total(spec: ModelSpec, parameters: Sequence[Parameter], source: TensorSourc
     return sum(infos[piece.source].num_bytes for piece in pieces)
 
 
-def _num_matrices(shape: Sequence[int]) -> int:
-    return shape[0] if len(shape) == 3 else 1
+def _num_strips(spec: ModelSpec, parameter: Parameter) -> int:
+    num_matrices = parameter.shape[0] if len(parameter.shape) == 3 else 1
+    return num_matrices * len(strip_rows(spec, parameter))
 
 
 def calibration_length(parameters: Sequence[Parameter], available: int) -> int:
@@ -297,7 +300,7 @@ class _StripLoader:
         if not is_strip(parameter.name):
             return False
         self._meter.check()
-        strips = self._shelf.read(parameter.name, _num_matrices(parameter.shape))
+        strips = self._shelf.read(parameter.name, _num_strips(self._spec, parameter))
         if strips is not None:
             self._meter.advance(self._num_bytes(parameter))
         else:
@@ -325,12 +328,10 @@ class _StripLoader:
             strip = source.read_strip(piece.source, on_bytes)
             if strip is None:
                 self._meter.advance(-come)  # they are read again
-                self._not_kept += _num_matrices(parameter.shape)
+                self._not_kept += _num_strips(self._spec, parameter)
                 return None
             found.append(strip)
-        if len({strip.bits for strip in found}) > 1:
-            found = [_with_8_bits(strip) for strip in found]
-        return _split_experts(parameter, found)
+        return members_of(matrices_of(parameter, found), strip_rows(self._spec, parameter))
 
     def _quantise(self, parameter: Parameter, importance: Sequence[torch.Tensor | None] | None) -> None:
         """One matrix (N, K), or each of a stack (E, N, K). Those whose rows can't be cut into groups stay."""
@@ -347,7 +348,11 @@ class _StripLoader:
         weights = importance if importance is not None else [None] * len(stack)
         bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / (len(stack) * stack.shape[1])
         strips = []
-        for matrix, each in zip(stack, weights, strict=True):
+        rows = list(strip_rows(self._spec, parameter))
+        members = (
+            (part, each) for matrix, each in zip(stack, weights, strict=True) for part in matrix.split(rows)
+        )
+        for matrix, each in members:
             try:
                 strip = quantise(
                     matrix,
@@ -383,34 +388,3 @@ class _StripLoader:
 
     def _num_bytes(self, parameter: Parameter) -> int:
         return sum(self._infos[piece.source].num_bytes for piece in parameter.pieces)
-
-
-def _with_8_bits(strip: Strip) -> Strip:
-    return Strip(8, strip.group, codes_of(strip), strip.scales, strip.offsets)
-
-
-def _split_experts(parameter: Parameter, strips: Sequence[Strip]) -> list[Strip]:
-    """One strip for each matrix of the parameter, from those of its pieces (see `Parameter`)."""
-    if len(parameter.shape) == 2:
-        return [strips[0] if len(strips) == 1 else concatenate(strips)]
-    num_experts = parameter.shape[0]
-    stacked = len(parameter.pieces[0].shape) == 3
-    if not stacked:
-        per_expert = len(strips) // num_experts
-        return [
-            concatenate(strips[first : first + per_expert]) for first in range(0, len(strips), per_expert)
-        ]
-    return [
-        concatenate(
-            [
-                _expert_rows(piece, strip, expert)
-                for piece, strip in zip(parameter.pieces, strips, strict=True)
-            ]
-        )
-        for expert in range(num_experts)
-    ]
-
-
-def _expert_rows(piece: Piece, strip: Strip, expert: int) -> Strip:
-    rows = piece.shape[1]
-    return take_rows(strip, expert * rows, (expert + 1) * rows)

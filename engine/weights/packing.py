@@ -21,6 +21,7 @@ from engine.weights.strips import BLOCK, Bits, Group, fits
 
 STRIP_PARAMETERS = ("qkv", "output", "gate_up", "down", "experts.gate_up", "experts.down", "head")
 HALF_TYPES = ("BF16", "F16")
+ROWS_AT_ONCE = 4  # that kernels take: a member of a fused matrix begins at a multiple of it
 _WHOLE_NUMBERS = ("INT4", "INT8")  # of `quantised_matrices`
 
 
@@ -38,6 +39,29 @@ def is_strip(name: str) -> bool:
 def group_of(num_inputs: int, wanted: Group) -> Group | None:
     """Of a matrix with so many inputs: `wanted` where they divide by it, else 32, None where not by that."""
     return next((group for group in (wanted, BLOCK) if fits(num_inputs, group)), None)
+
+
+def strip_rows(spec: ModelSpec, parameter: Parameter) -> tuple[int, ...]:
+    """Rows of the strips that each matrix of a parameter is held as: Q, K and V are one, and so are gate and
+    up, if each of them has a multiple of ROWS_AT_ONCE; otherwise each is by itself.
+
+    A last strip of some other number of rows is for the backend to pad (`strips.pad_rows`) where its kernels
+    need that. Those of the CPU don't: they take the last rows one by one.
+    """
+    members = _members(spec, parameter)
+    return members if any(rows % ROWS_AT_ONCE for rows in members) else (sum(members),)
+
+
+def _members(spec: ModelSpec, parameter: Parameter) -> tuple[int, ...]:
+    """Rows of what is fused in each matrix of a parameter."""
+    layer, _, kind = parameter.name.removeprefix("layers.").partition(".")
+    rows = parameter.shape[-2]
+    if kind.endswith("gate_up"):
+        return (rows // 2, rows // 2)
+    if kind == "qkv":
+        attention = spec.layers[int(layer)].attention
+        return (attention.q_dim, attention.kv_dim, attention.kv_dim)
+    return (rows,)
 
 
 def tied_head(parameters: Mapping[str, Parameter]) -> Parameter:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from engine.weights.scale_search import Floats, ScaleDtype, ScaleSearch
 
-QUANTISER_VERSION = 1
+QUANTISER_VERSION = 2
 """Raised whenever the same weights would become other strips, or strips get other names: those that were kept
 by an earlier version are made again then.
 """

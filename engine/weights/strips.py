@@ -174,7 +174,8 @@ def concatenate(strips: Sequence[Strip]) -> Strip:
 
 
 def pad_rows(strip: Strip, multiple: int = 4) -> Strip:
-    """Rows of zeros added until their number is a multiple; the same strip where it is one already.
+    """Rows of zeros added until their number is a multiple; the same strip where it is one already. For
+    backends whose kernels take that many at once.
 
     A row of zeros is what the quantiser makes of one: codes 0, scales 1.
     """

@@ -23,9 +23,20 @@ from engine.cpu.backend import CpuBackend
 from engine.cpu.memory import RESERVE_BYTES
 from engine.cpu.strip_weights import calibration_length, load_strips
 from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
+from engine.models.experts import ExpertLayout
 from engine.models.parameters import decoder_parameters
-from engine.models.spec import AttentionSpec, DenseSpec, LayerSpec, ModelSpec, Parameter, Piece, RopeSpec
+from engine.models.spec import (
+    AttentionSpec,
+    DenseSpec,
+    LayerSpec,
+    ModelSpec,
+    MoeSpec,
+    Parameter,
+    Piece,
+    RopeSpec,
+)
 from engine.progress import LoadProgress, LoadStage, no_progress
+from engine.weights import packing
 from engine.weights.packing import STRIP_PARAMETERS
 from engine.weights.quantise import quantise
 from engine.weights.sizes import MatrixCounts, weight_bytes
@@ -468,21 +479,39 @@ def test_blocks_of_a_gguf_file_are_taken_as_they_are(
     torch.testing.assert_close(logits(backend, some_ids(40)), logits(native, some_ids(40)), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-def test_experts_that_are_stored_as_strips_are_taken_apart(stacked: bool) -> None:
-    gate, up = torch.randn(3, 2, 64), torch.randn(3, 2, 64)
-    if stacked:
-        pieces = (Piece("gate", (3, 2, 64)), Piece("up", (3, 2, 64)))
-        stored = [quantise(each.view(6, 64), bits=4) for each in (gate, up)]
-    else:
-        pieces = tuple(Piece(f"{part}{i}", (2, 64)) for i in range(3) for part in ("gate", "up"))
-        stored = [quantise(part[i], bits=4) for i in range(3) for part in (gate, up)]
-    strips = strip_weights._split_experts(Parameter("layers.0.experts.gate_up", (3, 4, 64), pieces), stored)
-    assert len(strips) == 3
-    for expert, strip in enumerate(strips):
-        expected = quantise(torch.cat((gate[expert], up[expert])), bits=4)
-        assert torch.equal(strip.codes, expected.codes)
-        assert torch.equal(strip.scales, expected.scales)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("experts", [0, 3])
+@pytest.mark.parametrize(("head_dim", "inner"), [(6, 96), (8, 98), (10, 98)])
+def test_members_with_odd_numbers_of_rows_are_strips_of_their_own(
+    head_dim: int, inner: int, experts: int, bits: int, tmp_path: Path, given_tensors
+) -> None:  # type: ignore[no-untyped-def]
+    """The reference has all fused. Also kept and read again, and with biases."""
+    attention = AttentionSpec(3, 1, head_dim, scale=0.3, rope=RopeSpec(1e4, head_dim), qkv_bias=True)
+    moe = MoeSpec(experts, 2, inner, normalise_top_k=True)
+    layer = LayerSpec(attention, moe if experts else DenseSpec(inner, bias=True))
+    spec = ModelSpec("X", "Llama", 64, 50, 128, 1e-5, (layer,) * 2, False)
+    parameters = decoder_parameters(spec, ExpertLayout({}, fused=False, in_out=False).parameters)
+    source = given_tensors(random_tensors(parameters))
+    weights: WeightFormat = "q8" if bits == 8 else "q4"
+    backends = []
+    for _ in range(2):
+        shelf = shelf_in(tmp_path / "kept")
+        backends.append(CpuBackend.load(spec, parameters, source, weights=weights, shelf=shelf))
+        shelf.wait()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "ROWS_AT_ONCE", 1)
+        fused = CpuBackend.load(spec, parameters, source, weights=weights)
+    for backend in backends:
+        more = 2 * (2 * (head_dim % 4 != 0) + max(1, experts) * (inner % 4 != 0))
+        assert num_strips(backend) == num_strips(fused) + more
+        assert backend.weight_bytes == fused.weight_bytes
+        for ids in ([1, 2, 3], [7]):
+            torch.testing.assert_close(logits(backend, ids), logits(fused, ids), rtol=0, atol=1e-4)
+
+
+def num_strips(backend: CpuBackend) -> int:
+    assert backend.counts is not None
+    return backend.counts.q8 + backend.counts.q4
 
 
 def test_most_that_is_held_is_the_strips_and_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
