@@ -24,7 +24,7 @@ from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
 from engine.cpu.memory import available_bytes
 from engine.errors import Cancelled, ContextFullError, SettingError
-from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams
+from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, SlotInfo
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.resolution import ResolvedConfig, resolve_config, weight_group
@@ -249,6 +249,10 @@ class Engine:
     def forget(self, conversation: str) -> None:
         """Free what is cached of a conversation."""
         self._states.forget(conversation)
+
+    def slot_table(self) -> tuple[SlotInfo, ...]:
+        """What is kept of each conversation, and where."""
+        return ()
 
     def close(self) -> None:
         """Free weights and caches. Closing twice does nothing. Packed weights that are still written to disk

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from engine.notices import Notice
 
@@ -19,6 +19,16 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_new_tokens reached
     CONTEXT = "context"  # the context is full
     CANCELLED = "cancelled"  # the person stopped it
+
+
+class ReuseReason(StrEnum):
+    """Why so little of a prompt was cached already."""
+
+    NEW = "new"  # nothing that is kept begins as this prompt does
+    HISTORY_REWRITTEN = "history-rewritten"  # the prompt differs from what was cached, see `diverged_at`
+    OTHER_MODEL = "other-model"  # what was cached is of a model that isn't loaded now
+    EVICTED = "evicted"  # it had to make room, or what was kept on disk can't be read
+    CONTEXT_POLICY = "context-policy"  # the oldest turns were left out, so what follows them moved
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,16 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PrefillStats:
-    """`tokens` of the prompt in all, `reused` of them from the cache; `seconds` for the rest."""
+    """`tokens` of the prompt in all, `reused` of them from the cache; `seconds` for the rest. `reason` says why
+    it isn't more, None where only what is new was read. `diverged_at` is the token at which the prompt and what
+    was cached part, where that is the reason.
+    """
 
     tokens: int
     reused: int
     seconds: float
+    reason: ReuseReason | None = None
+    diverged_at: int | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -114,6 +129,18 @@ class Finished:
             "decode": {"tokens": self.decode.tokens, "seconds": self.decode.seconds},
             "seed": self.seed,
         }
+
+
+@dataclass(frozen=True)
+class SlotInfo:
+    """What is kept of one conversation, and where."""
+
+    conversation: str
+    tokens: int
+    pages: int
+    place: Literal["pool", "ram", "disk", "fallback"]  # pool: where the model computes; fallback: on the CPU
+    reused: int | None  # tokens of the last prompt that were cached already, of `total`; None: none was read
+    total: int | None
 
 
 GenerationEvent = Prefilled | TextDelta | Finished
