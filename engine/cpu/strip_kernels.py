@@ -2,12 +2,9 @@
 
 torch has no product of float32 with codes in groups of 32 that isn't plain scalar code (its 4-bit kernel is
 quick in bfloat16 only, with scales and results rounded to 8 bits), and its element-wise steps one after the
-other take longer than reading float32 weights does. So the two loops that matter stand here as LLVM IR: 16
-lanes at a time, which LLVM maps to what the processor has (AVX-512, two AVX2 registers, four NEON ones).
-`strip_matrix.py` has the plain path in torch beside them.
-
-Sums have one order, written out below: 16 lanes, each over the blocks from the front, then the lanes in
-halves. So a row has the same bits whatever the number of rows or threads.
+other take longer than reading float32 weights does. So the two loops that matter are LLVM IR, in
+`strip_ir.py`; here they are compiled for this processor and called. `strip_matrix.py` has the plain path in
+torch beside them.
 
 The work is spread over torch's own OpenMP threads: a second team would fight with them for the cores.
 """
@@ -26,277 +23,11 @@ from typing import Any
 
 import torch
 
+from engine.cpu.strip_ir import KERNELS, ROWS_AT_ONCE, dot_name, kernel_text
 from engine.weights.strips import BLOCK, Strip
 
-_ROWS_AT_ONCE = 4  # share what is loaded of x, and hide the latency of each other's additions
 
-_COMMON = """
-declare <16 x float> @llvm.fmuladd.v16f32(<16 x float>, <16 x float>, <16 x float>)
-
-define internal float @sum(<16 x float> %v) alwaysinline {
-  %a = shufflevector <16 x float> %v, <16 x float> poison, <8 x i32> <i32 0,i32 1,i32 2,i32 3,i32 4,i32 5,i32 6,i32 7>
-  %b = shufflevector <16 x float> %v, <16 x float> poison, <8 x i32> <i32 8,i32 9,i32 10,i32 11,i32 12,i32 13,i32 14,i32 15>
-  %c = fadd <8 x float> %a, %b
-  %d = shufflevector <8 x float> %c, <8 x float> poison, <4 x i32> <i32 0,i32 1,i32 2,i32 3>
-  %e = shufflevector <8 x float> %c, <8 x float> poison, <4 x i32> <i32 4,i32 5,i32 6,i32 7>
-  %f = fadd <4 x float> %d, %e
-  %g = shufflevector <4 x float> %f, <4 x float> poison, <2 x i32> <i32 0,i32 1>
-  %h = shufflevector <4 x float> %f, <4 x float> poison, <2 x i32> <i32 2,i32 3>
-  %i = fadd <2 x float> %g, %h
-  %j = extractelement <2 x float> %i, i32 0
-  %k = extractelement <2 x float> %i, i32 1
-  %l = fadd float %j, %k
-  ret float %l
-}
-
-define internal <16 x float> @splat(float %v) alwaysinline {
-  %a = insertelement <16 x float> poison, float %v, i32 0
-  %b = shufflevector <16 x float> %a, <16 x float> poison, <16 x i32> zeroinitializer
-  ret <16 x float> %b
-}
-"""
-
-# The codes of a block of 32 inputs as two vectors: inputs 0 … 15 and 16 … 31.
-_CODES = {
-    4: """
-define internal [2 x <16 x float>] @codes4(ptr %row, i64 %block) alwaysinline {
-  %at = getelementptr <16 x i8>, ptr %row, i64 %block
-  %bytes = load <16 x i8>, ptr %at, align 1
-  %wide = sext <16 x i8> %bytes to <16 x i32>
-  %up = shl <16 x i32> %wide, splat (i32 28)
-  %low = ashr <16 x i32> %up, splat (i32 28)
-  %high = ashr <16 x i32> %wide, splat (i32 4)
-  %first = sitofp <16 x i32> %low to <16 x float>
-  %second = sitofp <16 x i32> %high to <16 x float>
-  %r0 = insertvalue [2 x <16 x float>] poison, <16 x float> %first, 0
-  %r1 = insertvalue [2 x <16 x float>] %r0, <16 x float> %second, 1
-  ret [2 x <16 x float>] %r1
-}
-""",
-    8: """
-define internal [2 x <16 x float>] @codes8(ptr %row, i64 %block) alwaysinline {
-  %at = getelementptr <32 x i8>, ptr %row, i64 %block
-  %next = getelementptr i8, ptr %at, i64 16
-  %low = load <16 x i8>, ptr %at, align 1
-  %high = load <16 x i8>, ptr %next, align 1
-  %first = sitofp <16 x i8> %low to <16 x float>
-  %second = sitofp <16 x i8> %high to <16 x float>
-  %r0 = insertvalue [2 x <16 x float>] poison, <16 x float> %first, 0
-  %r1 = insertvalue [2 x <16 x float>] %r0, <16 x float> %second, 1
-  ret [2 x <16 x float>] %r1
-}
-""",
-}
-
-# A thread's share of the rows, from `_Task`. `shift` turns a block's number into its group's. The team is asked
-# how large it is: OpenMP may give fewer threads than were wanted.
-_SHARE = """
-define void @{name}_share(ptr %task) {{
-  %codes = load ptr, ptr %task
-  %p1 = getelementptr ptr, ptr %task, i64 1
-  %scales = load ptr, ptr %p1
-  %p2 = getelementptr ptr, ptr %task, i64 2
-  %x = load ptr, ptr %p2
-  %p3 = getelementptr ptr, ptr %task, i64 3
-  %out = load ptr, ptr %p3
-  %p4 = getelementptr i64, ptr %task, i64 4
-  %blocks = load i64, ptr %p4
-  %p5 = getelementptr i64, ptr %task, i64 5
-  %shift = load i64, ptr %p5
-  %p6 = getelementptr i64, ptr %task, i64 6
-  %rows = load i64, ptr %p6
-  %p7 = getelementptr ptr, ptr %task, i64 7
-  %thread_num = load ptr, ptr %p7
-  %p8 = getelementptr ptr, ptr %task, i64 8
-  %num_threads = load ptr, ptr %p8
-  %p9 = getelementptr ptr, ptr %task, i64 9
-  %offsets = load ptr, ptr %p9
-  %threads32 = call i32 %num_threads()
-  %threads = sext i32 %threads32 to i64
-  %number32 = call i32 %thread_num()
-  %number = sext i32 %number32 to i64
-  %following = add i64 %number, 1
-  %before = mul i64 %rows, %number
-  %start = sdiv i64 %before, %threads
-  %behind = mul i64 %rows, %following
-  %stop = sdiv i64 %behind, %threads
-  call void @{name}(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %start, i64 %stop)
-  ret void
-}}
-"""
-
-_SIGNATURE = (
-    "ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %start, i64 %stop"
-)
-
-
-def _lines(template: str, count: int, **values: object) -> str:
-    return "".join(template.format(r=row, **values) for row in range(count))
-
-
-def _dot_rows(name: str, bits: int, rows: int, *, offsets: bool) -> str:
-    """`rows` rows at a time, from `first`, to %out[first + r]. An offset is added to every weight of its
-    block, so it meets the sum of the block's x.
-    """
-    head = """
-define internal void @{name}_rows{rows}(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %first) alwaysinline {{
-entry:
-  %width = mul i64 %blocks, {block_bytes}
-  %last = sub i64 %blocks, 1
-  %last_group = lshr i64 %last, %shift
-  %groups = add i64 %last_group, 1
-"""
-    per_row = """
-  %n{r} = add i64 %first, {r}
-  %c{r} = mul i64 %n{r}, %width
-  %row{r} = getelementptr i8, ptr %codes, i64 %c{r}
-  %g{r} = mul i64 %n{r}, %groups
-  %srow{r} = getelementptr float, ptr %scales, i64 %g{r}
-  %orow{r} = getelementptr float, ptr %offsets, i64 %g{r}
-"""
-    loop = """
-  br label %loop
-loop:
-  %b = phi i64 [ 0, %entry ], [ %b.next, %loop ]
-"""
-    phis = "  %acc{r} = phi <16 x float> [ zeroinitializer, %entry ], [ %acc{r}.next, %loop ]\n"
-    shared = """
-  %xat = getelementptr <32 x float>, ptr %x, i64 %b
-  %xnext = getelementptr float, ptr %xat, i64 16
-  %x0 = load <16 x float>, ptr %xat, align 4
-  %x1 = load <16 x float>, ptr %xnext, align 4
-  %xs = fadd <16 x float> %x0, %x1
-  %group = lshr i64 %b, %shift
-"""
-    body = """
-  %v{r} = call [2 x <16 x float>] @codes{bits}(ptr %row{r}, i64 %b)
-  %lo{r} = extractvalue [2 x <16 x float>] %v{r}, 0
-  %hi{r} = extractvalue [2 x <16 x float>] %v{r}, 1
-  %sat{r} = getelementptr float, ptr %srow{r}, i64 %group
-  %s{r} = load float, ptr %sat{r}, align 4
-  %ss{r} = call <16 x float> @splat(float %s{r})
-  %p{r} = fmul <16 x float> %lo{r}, %x0
-  %q{r} = call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %hi{r}, <16 x float> %x1, <16 x float> %p{r})
-  %acc{r}.{scaled} = call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %q{r}, <16 x float> %ss{r}, <16 x float> %acc{r})
-"""
-    shift = """
-  %oat{r} = getelementptr float, ptr %orow{r}, i64 %group
-  %o{r} = load float, ptr %oat{r}, align 4
-  %os{r} = call <16 x float> @splat(float %o{r})
-  %acc{r}.next = call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %xs, <16 x float> %os{r}, <16 x float> %acc{r}.scaled)
-"""
-    end = """
-  %b.next = add i64 %b, 1
-  %more = icmp slt i64 %b.next, %blocks
-  br i1 %more, label %loop, label %done
-done:
-"""
-    store = """
-  %y{r} = call float @sum(<16 x float> %acc{r}.next)
-  %yat{r} = getelementptr float, ptr %out, i64 %n{r}
-  store float %y{r}, ptr %yat{r}, align 4
-"""
-    return (
-        head.format(name=name, rows=rows, block_bytes=BLOCK * bits // 8)
-        + _lines(per_row, rows)
-        + loop
-        + _lines(phis, rows)
-        + shared
-        + _lines(body, rows, bits=bits, scaled="scaled" if offsets else "next")
-        + (_lines(shift, rows) if offsets else "")
-        + end
-        + _lines(store, rows)
-        + "  ret void\n}\n"
-    )
-
-
-def _dot(bits: int, *, offsets: bool) -> str:
-    """The product with one vector x (K,): `out` is y (N,)."""
-    name = _dot_name(bits, offsets=offsets)
-    loop = f"""
-define void @{name}({_SIGNATURE}) {{
-entry:
-  %count = sub i64 %stop, %start
-  %rest = srem i64 %count, {_ROWS_AT_ONCE}
-  %even = sub i64 %stop, %rest
-  br label %many.test
-many.test:
-  %n = phi i64 [ %start, %entry ], [ %n.next, %many ]
-  %many.more = icmp slt i64 %n, %even
-  br i1 %many.more, label %many, label %one.test
-many:
-  call void @{name}_rows{_ROWS_AT_ONCE}(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %n)
-  %n.next = add i64 %n, {_ROWS_AT_ONCE}
-  br label %many.test
-one.test:
-  %m = phi i64 [ %even, %many.test ], [ %m.next, %one ]
-  %one.more = icmp slt i64 %m, %stop
-  br i1 %one.more, label %one, label %done
-one:
-  call void @{name}_rows1(ptr %codes, ptr %scales, ptr %offsets, ptr %x, ptr %out, i64 %blocks, i64 %shift, i64 %m)
-  %m.next = add i64 %m, 1
-  br label %one.test
-done:
-  ret void
-}}
-"""
-    rows = "".join(_dot_rows(name, bits, count, offsets=offsets) for count in (_ROWS_AT_ONCE, 1))
-    return rows + loop + _SHARE.format(name=name)
-
-
-def _dot_name(bits: int, *, offsets: bool) -> str:
-    return f"dot{bits}_offsets" if offsets else f"dot{bits}"
-
-
-def _widen(bits: int) -> str:
-    """Rows as float32: `out` is (N, K), x is not looked at, offsets may be null. Product and sum are each
-    rounded, as the definition has it.
-    """
-    return f"""
-define void @widen{bits}({_SIGNATURE}) {{
-entry:
-  %first = mul i64 %start, %blocks
-  %end = mul i64 %stop, %blocks
-  %per_group = shl i64 1, %shift
-  %offset = icmp ne ptr %offsets, null
-  %some = icmp slt i64 %first, %end
-  br i1 %some, label %loop, label %done
-loop:
-  %b = phi i64 [ %first, %entry ], [ %b.next, %store ]
-  %v = call [2 x <16 x float>] @codes{bits}(ptr %codes, i64 %b)
-  %lo = extractvalue [2 x <16 x float>] %v, 0
-  %hi = extractvalue [2 x <16 x float>] %v, 1
-  %group = lshr i64 %b, %shift
-  %sat = getelementptr float, ptr %scales, i64 %group
-  %s = load float, ptr %sat, align 4
-  %ss = call <16 x float> @splat(float %s)
-  %lo.scaled = fmul <16 x float> %lo, %ss
-  %hi.scaled = fmul <16 x float> %hi, %ss
-  br i1 %offset, label %shifted, label %store
-shifted:
-  %oat = getelementptr float, ptr %offsets, i64 %group
-  %o = load float, ptr %oat, align 4
-  %os = call <16 x float> @splat(float %o)
-  %lo.shifted = fadd <16 x float> %lo.scaled, %os
-  %hi.shifted = fadd <16 x float> %hi.scaled, %os
-  br label %store
-store:
-  %lo.value = phi <16 x float> [ %lo.scaled, %loop ], [ %lo.shifted, %shifted ]
-  %hi.value = phi <16 x float> [ %hi.scaled, %loop ], [ %hi.shifted, %shifted ]
-  %at = getelementptr <32 x float>, ptr %out, i64 %b
-  %next = getelementptr float, ptr %at, i64 16
-  store <16 x float> %lo.value, ptr %at, align 4
-  store <16 x float> %hi.value, ptr %next, align 4
-  %b.next = add i64 %b, 1
-  %more = icmp slt i64 %b.next, %end
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}}
-""" + _SHARE.format(name=f"widen{bits}")
-
-
-class _Task(ctypes.Structure):
+class Task(ctypes.Structure):
     """What one kernel works on, for all threads. The order is that of `_SHARE`."""
 
     _fields_ = (
@@ -329,76 +60,106 @@ class StripKernels:
         self.engine = engine  # owns the code
         self._open_mp = open_mp
         arguments = (ctypes.c_void_p,) * 5 + (ctypes.c_int64,) * 4
-        names = [_dot_name(bits, offsets=offsets) for bits in (4, 8) for offsets in (False, True)]
-        names += ["widen4", "widen8"]
         self._plain = {
-            name: ctypes.CFUNCTYPE(None, *arguments)(engine.get_function_address(name)) for name in names
+            name: ctypes.CFUNCTYPE(None, *arguments)(engine.get_function_address(name)) for name in KERNELS
         }
-        self._shares = {name: engine.get_function_address(f"{name}_share") for name in names}
+        self._shares = {name: engine.get_function_address(f"{name}_share") for name in KERNELS}
         self._pool: ThreadPoolExecutor | None = None
-
-    def dot(self, strip: Strip, x: torch.Tensor) -> torch.Tensor:
-        """x (K,) float32, contiguous -> dequantise(strip) @ x (N,)."""
-        out = torch.empty(strip.rows)
-        self._run(_dot_name(strip.bits, offsets=strip.offsets is not None), strip, x.data_ptr(), out)
-        return out
 
     def widen(self, strip: Strip, out: torch.Tensor) -> None:
         """`out` (N, K) float32, contiguous, becomes `dequantise(strip)`, bit for bit."""
-        self._run(f"widen{strip.bits}", strip, 0, out)
+        task = self.task(strip)
+        task.out = out.data_ptr()
+        self.run(f"widen{strip.bits}", task)
 
-    def _run(self, name: str, strip: Strip, x: int, out: torch.Tensor) -> None:
-        threads = min(torch.get_num_threads(), max(1, strip.rows // _ROWS_AT_ONCE))
-        blocks, shift = strip.columns // BLOCK, (strip.group // BLOCK).bit_length() - 1
-        offsets = 0 if strip.offsets is None else strip.offsets.data_ptr()
-        codes, scales = strip.codes.data_ptr(), strip.scales.data_ptr()
-        pointers = codes, scales, offsets, x, out.data_ptr()
+    def task(self, strip: Strip) -> Task:
+        """All but x and out. It holds addresses only: the tensors have to live as long."""
+        task = Task(
+            codes=strip.codes.data_ptr(),
+            scales=strip.scales.data_ptr(),
+            offsets=None if strip.offsets is None else strip.offsets.data_ptr(),
+            blocks=strip.columns // BLOCK,
+            shift=(strip.group // BLOCK).bit_length() - 1,
+            rows=strip.rows,
+        )
+        if self._open_mp is not None:
+            task.thread_num, task.num_threads = self._open_mp.thread_num, self._open_mp.num_threads
+        return task
+
+    def run(self, name: str, task: Task) -> None:
+        """One of `KERNELS` over all rows."""
+        threads = min(torch.get_num_threads(), max(1, task.rows // ROWS_AT_ONCE))
+        if threads > 1 and self._open_mp is not None:
+            self._open_mp.parallel(self._shares[name], ctypes.byref(task), threads, 0)
+            return
+        pointers = task.codes, task.scales, task.offsets, task.x, task.out, task.blocks, task.shift
         if threads == 1:
-            self._plain[name](*pointers, blocks, shift, 0, strip.rows)
-        elif self._open_mp is not None:
-            team = self._open_mp
-            functions = team.thread_num, team.num_threads
-            task = _Task(codes, scales, x, out.data_ptr(), blocks, shift, strip.rows, *functions, offsets)
-            team.parallel(self._shares[name], ctypes.byref(task), threads, 0)
-        else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(threads, "strips")
-            borders = [strip.rows * i // threads for i in range(threads + 1)]
-            shares = itertools.pairwise(borders)
-            calls = [
-                self._pool.submit(self._plain[name], *pointers, blocks, shift, *share) for share in shares
-            ]
-            wait(calls)
+            self._plain[name](*pointers, 0, task.rows)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "strips")
+        borders = [task.rows * i // threads for i in range(threads + 1)]
+        wait(
+            [self._pool.submit(self._plain[name], *pointers, *share) for share in itertools.pairwise(borders)]
+        )
+
+
+class StripDot:
+    """x (1, K) float32, contiguous, -> x @ dequantise(strip).T (1, N).
+
+    What stays the same between calls is looked up once: for small matrices that takes half as long as the
+    product does.
+    """
+
+    def __init__(self, kernels: StripKernels, strip: Strip) -> None:
+        self._kernels = kernels
+        self._strip = strip  # owns what the task points to
+        self._name = dot_name(strip.bits, offsets=strip.offsets is not None)
+        self._task = kernels.task(strip)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(1, self._strip.rows)
+        self._task.x, self._task.out = x.data_ptr(), out.data_ptr()
+        self._kernels.run(self._name, self._task)
+        return out
 
 
 @functools.cache
 def strip_kernels() -> StripKernels | None:
-    """Compiled at the first call (about 0.2 s). None where LLVM can't be had; then torch does the work."""
+    """Compiled at the first call (about 0.1 s). None where LLVM can't be had; then torch does the work."""
     try:
         import llvmlite.binding as llvm
     except (ImportError, OSError):
         return None
-    text = _COMMON + "".join(
-        _CODES[bits] + _dot(bits, offsets=False) + _dot(bits, offsets=True) + _widen(bits) for bits in (4, 8)
-    )
     try:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        module = llvm.parse_assembly(text)
-        module.verify()
-        target = llvm.Target.from_default_triple()
-        machine = target.create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
-        )
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        llvm.create_pass_builder(machine, options).getModulePassManager().run(
-            module, llvm.create_pass_builder(machine, options)
-        )
-        engine = llvm.create_mcjit_compiler(module, machine)
-        engine.finalize_object()
+        return compile_kernels(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
     except RuntimeError:  # an LLVM that is too old for the text, or a system that lets no memory be code
         return None
+
+
+def compile_kernels(cpu: str, features: str = "") -> StripKernels:
+    """For a processor and features in LLVM's words, which this one has to have; LLVM is initialised. Raises
+    RuntimeError.
+    """
+    import llvmlite.binding as llvm
+
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
+    engine = llvm.create_mcjit_compiler(optimised_module(machine), machine)
+    engine.finalize_object()
     return StripKernels(engine, _torch_open_mp())
+
+
+def optimised_module(machine: Any) -> Any:
+    """The kernels as an LLVM module for that target machine. Raises RuntimeError."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(kernel_text())
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    builder.getModulePassManager().run(module, builder)
+    return module
 
 
 def _torch_open_mp() -> _OpenMp | None:

@@ -7,12 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 import torch
 
 from engine.cpu import strip_kernels as kernels_module
 from engine.cpu import strip_matrix as matrix_module
-from engine.cpu.strip_kernels import StripKernels, strip_kernels
+from engine.cpu.strip_ir import KERNELS
+from engine.cpu.strip_kernels import (
+    StripDot,
+    StripKernels,
+    compile_kernels,
+    optimised_module,
+    strip_kernels,
+)
 from engine.cpu.strip_matrix import StripMatrix
 from engine.weights.strips import Strip, dequantise, pack, take_rows
 
@@ -97,15 +105,15 @@ def test_a_row_has_the_same_bits_whoever_computes_it(
     threads: int, open_mp: bool, bits: int, offsets: bool
 ) -> None:
     """Also where torch's threads can't be had, as on Windows, and where there are fewer rows than shares."""
-    strip, x = random_strip(38, 288, bits=bits, offsets=offsets), torch.randn(288)
+    strip, x = random_strip(38, 288, bits=bits, offsets=offsets), torch.randn(1, 288)
     compiled = strip_kernels()
     assert compiled is not None
-    expected = torch.cat([compiled.dot(take_rows(strip, i, i + 1), x) for i in range(38)])
+    expected = torch.cat([StripDot(compiled, take_rows(strip, i, i + 1))(x) for i in range(38)], dim=1)
     kernels = compiled if open_mp else StripKernels(compiled.engine, None)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        assert torch.equal(kernels.dot(strip, x), expected)
+        assert torch.equal(StripDot(kernels, strip)(x), expected)
     finally:
         torch.set_num_threads(before)
 
@@ -153,3 +161,46 @@ def test_rows_of_zeros_give_zero() -> None:
 def test_without_llvm_there_are_no_kernels_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(kernels_module.sys.modules, "llvmlite.binding", None)
     assert strip_kernels.__wrapped__() is None
+
+
+def has_feature(name: str) -> bool:
+    return bool(llvm.get_host_cpu_features().get(name, False))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "feature"), [("x86-64", "sse2"), ("x86-64-v3", "avx2"), ("x86-64-v4", "avx512f")]
+)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("offsets", [False, True])
+def test_kernels_for_older_processors_are_right(cpu: str, feature: str, bits: int, offsets: bool) -> None:
+    """Registers of 128, 256 and 512 bits; those that can multiply and add in one step give the same bits."""
+    compiled = strip_kernels()
+    assert compiled is not None
+    if not has_feature(feature):
+        pytest.skip(f"this processor has no {feature}")
+    kernels = compile_kernels(cpu)
+    for shape in SHAPES:
+        strip, x = random_strip(*shape, bits=bits, offsets=offsets), torch.randn(1, shape[1])
+        y = StripDot(kernels, strip)(x)
+        assert_is_product(y, x, dequantise(strip))
+        if cpu != "x86-64" and has_feature("fma"):
+            assert torch.equal(y, StripDot(compiled, strip)(x))
+        out = torch.full(shape, torch.nan)
+        kernels.widen(strip, out)
+        assert torch.equal(out, dequantise(strip))
+
+
+@pytest.mark.parametrize(
+    ("triple", "multiply_and_add"),
+    [("aarch64-unknown-linux-gnu", "fmla"), ("x86_64-unknown-linux-gnu", "mulps")],
+)
+def test_kernels_compile_for_other_processors(triple: str, multiply_and_add: str) -> None:
+    """To text only, since nothing here could run it; with vectors, not number by number."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(opt=3)
+    assembly = machine.emit_assembly(optimised_module(machine))
+    for name in KERNELS:
+        assert f"\n{name}:" in assembly
+        assert f"\n{name}_share:" in assembly
+    assert multiply_and_add in assembly
