@@ -57,9 +57,10 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class PrefillStats:
-    """`tokens` of the prompt in all, `reused` of them from the cache; `seconds` for the rest. `reason` says why
-    it isn't more, None where only what is new was read. `diverged_at` is the token at which the prompt and what
-    was cached part, where that is the reason.
+    """`tokens` of the prompt in all, `reused` of them from the cache; `seconds` for the rest.
+
+    `reason` says why it isn't more; None where only what is new was read. `diverged_at` is the token at which
+    the prompt and what was cached part, where that is the reason.
     """
 
     tokens: int
