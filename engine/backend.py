@@ -1,16 +1,17 @@
-"""What every backend speaks: a model that turns token ids into logits, and caches of what it has read.
+"""What every backend speaks: a model that turns token ids into logits, and pages of what it has read.
 
-A cache belongs to the backend that made it and holds keys and values of `length` tokens; whatever lies behind
-that is never read. The cache knows positions, not tokens: which ids it stands for is kept by
-`engine/states/`.
+A pool holds pages (`engine/kv_geometry.py`) and computes with them where they are. Which tokens a page
+stands for, who shares it and when it may be freed is kept by `engine/states/`.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import threading
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from engine.kv_geometry import KvFormat, KvGeometry
 from engine.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -26,6 +27,47 @@ class Cache(Protocol):
 
     def truncate(self, length: int) -> None:
         """Forget every token from `length` on; 0 <= length <= self.length. Takes no time, frees no memory."""
+
+
+@dataclass
+class Sequence:
+    """A page table: in which pages the tokens are, and how many tokens they are valid for.
+
+    Token i is in row i % 64 of page `pages[i // 64]`. There may be more pages than the tokens fill. Rows at or
+    behind `length` hold anything at all; no result ever depends on them.
+    """
+
+    pages: list[int] = field(default_factory=list)
+    length: int = 0
+
+
+class PagePool(Protocol):
+    """Pages of one geometry. It counts nothing and shares nothing. Not safe to use from two threads at once.
+
+    Memory is taken when a page is allocated and given back when it is freed.
+    """
+
+    @property
+    def geometry(self) -> KvGeometry: ...
+
+    @property
+    def capacity(self) -> int:
+        """The pages that it may hold in all."""
+
+    def allocate(self) -> int | None:
+        """A page of zeros; None when there are `capacity` of them, or no memory for one more."""
+
+    def free(self, page: int) -> None:
+        """Its number may be given out again."""
+
+    def copy(self, source: int, target: int) -> None:
+        """`target` holds what `source` does, until either is written to."""
+
+    def read(self, page: int) -> torch.Tensor:
+        """uint8 (page_bytes,) in the computer's memory, a copy."""
+
+    def write(self, page: int, data: torch.Tensor) -> None:
+        """Makes the page what `read` gave."""
 
 
 class Backend(Protocol):
@@ -46,24 +88,55 @@ class Backend(Protocol):
     def weight_bytes(self) -> int:
         """Memory that the weights take."""
 
-    def new_cache(self) -> Cache:
-        """An empty cache, valid until the backend is dropped."""
+    def new_pool(self, geometry: KvGeometry, capacity: int) -> PagePool:
+        """An empty pool, valid until the backend is dropped. `geometry` is one of the model's, in any format."""
+
+    def prefill(
+        self,
+        ids: collections.abc.Sequence[int],
+        sequence: Sequence,
+        pool: PagePool,
+        *,
+        all_logits: bool = False,
+        cancel: threading.Event | None = None,
+    ) -> torch.Tensor:
+        """Run `ids` (at least one) behind the tokens of `sequence`, into pages of it that are there already and
+        that nobody shares.
+
+        Returns float32 logits (V,) after the last id, or (T, V) after every id; the tensor is the caller's.
+        Their bits and those of the pages' new rows depend on all ids up to each row and on nothing else: not
+        on where a prompt was cut into calls of `prefill`, nor on what is in the pages behind.
+
+        Long inputs run in blocks; `sequence.length` grows when a block is finished and never otherwise, so
+        after `Cancelled` or an error it is valid for exactly the blocks that were completed.
+
+        Raises Cancelled when `cancel` is set (looked at in every layer), OutOfMemoryError.
+        """
+
+    def decode(
+        self,
+        token: int,
+        sequence: Sequence,
+        pool: PagePool,
+        *,
+        cancel: threading.Event | None = None,
+    ) -> torch.Tensor:
+        """Run one id as `prefill` does, in the quickest way: float32 logits (V,), which may differ from those
+        of `prefill` by rounding. They depend on the rows before and on the token alone.
+        """
+
+    def new_cache(self, kv_format: KvFormat = "native") -> Cache:
+        """An empty cache with pages of its own, valid until the backend is dropped."""
 
     def forward(
         self,
-        ids: Sequence[int],
+        ids: collections.abc.Sequence[int],
         cache: Cache,
         *,
         all_logits: bool = False,
         cancel: threading.Event | None = None,
     ) -> torch.Tensor:
-        """Run `ids` (at least one) behind the tokens that `cache` holds.
+        """`decode` for one id, `prefill` for several, behind the tokens that `cache` holds.
 
-        Returns float32 logits (V,) after the last id, or (T, V) after every id; the tensor is the caller's.
-
-        Long inputs run in blocks; `cache.length` grows when a block is finished and never otherwise, so after
-        `Cancelled` or an error the cache is valid for exactly the blocks that were completed.
-
-        Raises Cancelled when `cancel` is set (looked at in every layer), OutOfMemoryError when the cache
-        can't grow.
+        Raises what they raise, OutOfMemoryError also when the cache can't grow.
         """
