@@ -33,8 +33,8 @@ class Cache(Protocol):
 class Sequence:
     """A page table: in which pages the tokens are, and how many tokens they are valid for.
 
-    Token i is in row i % 64 of page `pages[i // 64]`. There may be more pages than the tokens fill. Rows at or
-    behind `length` hold anything at all; no result ever depends on them.
+    Token i is in row i % 64 of page `pages[i // 64]`. There may be more pages than the tokens fill. Rows at
+    or behind `length` hold anything at all; no result ever depends on them.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Backend(Protocol):
         """Memory that the weights take."""
 
     def new_pool(self, geometry: KvGeometry, capacity: int) -> PagePool:
-        """An empty pool, valid until the backend is dropped. `geometry` is one of the model's, in any format."""
+        """An empty pool, valid until the backend is dropped. `geometry` is the model's, in any format."""
 
     def prefill(
         self,
@@ -100,8 +100,8 @@ class Backend(Protocol):
         all_logits: bool = False,
         cancel: threading.Event | None = None,
     ) -> torch.Tensor:
-        """Run `ids` (at least one) behind the tokens of `sequence`, into pages of it that are there already and
-        that nobody shares.
+        """Run `ids` (at least one) behind the tokens of `sequence`, into pages of it that are there already
+        and that nobody shares.
 
         Returns float32 logits (V,) after the last id, or (T, V) after every id; the tensor is the caller's.
         Their bits and those of the pages' new rows depend on all ids up to each row and on nothing else: not
