@@ -14,15 +14,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from engine.cpu.machine_code import OpenMp, compiled, compiled_for, torch_open_mp
 from engine.cpu.strip_ir import KERNELS, ROWS_AT_ONCE, dot_name, kernel_text
 from engine.weights.strips import BLOCK, Strip
 
@@ -44,19 +41,10 @@ class Task(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class _OpenMp:
-    """torch's own team of threads."""
-
-    parallel: Callable[..., Any]
-    thread_num: int  # address of omp_get_thread_num
-    num_threads: int  # address of omp_get_num_threads
-
-
 class StripKernels:
     """The compiled kernels. Use them from one thread at a time."""
 
-    def __init__(self, engine: Any, open_mp: _OpenMp | None) -> None:
+    def __init__(self, engine: Any, open_mp: OpenMp | None) -> None:
         self.engine = engine  # owns the code
         self._open_mp = open_mp
         arguments = (ctypes.c_void_p,) * 5 + (ctypes.c_int64,) * 4
@@ -127,57 +115,10 @@ class StripDot:
 @functools.cache
 def strip_kernels() -> StripKernels | None:
     """Compiled at the first call (about 0.1 s). None where LLVM can't be had; then torch does the work."""
-    try:
-        import llvmlite.binding as llvm
-    except (ImportError, OSError):
-        return None
-    try:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        return compile_kernels(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    except RuntimeError:  # an LLVM that is too old for the text, or a system that lets no memory be code
-        return None
+    engine = compiled(kernel_text())
+    return None if engine is None else StripKernels(engine, torch_open_mp())
 
 
 def compile_kernels(cpu: str, features: str = "") -> StripKernels:
-    """For a processor and features in LLVM's words, which this one has to have; LLVM is initialised. Raises
-    RuntimeError.
-    """
-    import llvmlite.binding as llvm
-
-    machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
-    engine = llvm.create_mcjit_compiler(optimised_module(machine), machine)
-    engine.finalize_object()
-    return StripKernels(engine, _torch_open_mp())
-
-
-def optimised_module(machine: Any) -> Any:
-    """The kernels as an LLVM module for that target machine. Raises RuntimeError."""
-    import llvmlite.binding as llvm
-
-    module = llvm.parse_assembly(kernel_text())
-    module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-    builder.getModulePassManager().run(module, builder)
-    return module
-
-
-def _torch_open_mp() -> _OpenMp | None:
-    """The entry to torch's OpenMP where it is GNU's or LLVM's under its GNU names (Linux, macOS)."""
-    ending = {"linux": "so", "darwin": "dylib"}.get(sys.platform)
-    if ending is None or "openmp" not in torch.__config__.parallel_info().lower():
-        return None
-    try:
-        # Loaded already: a look-up by its handle also finds what it was linked with.
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{ending}"))
-        parallel = library.GOMP_parallel
-        functions = library.omp_get_thread_num, library.omp_get_num_threads
-    except (OSError, AttributeError):
-        return None
-    parallel.restype = None
-    parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
-    thread_num, num_threads = addresses
-    if thread_num is None or num_threads is None:
-        return None
-    return _OpenMp(parallel, thread_num, num_threads)
+    """For another processor's features; see `compiled_for`."""
+    return StripKernels(compiled_for(kernel_text(), cpu, features), torch_open_mp())

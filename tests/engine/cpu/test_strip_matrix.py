@@ -11,14 +11,13 @@ import llvmlite.binding as llvm
 import pytest
 import torch
 
-from engine.cpu import strip_kernels as kernels_module
 from engine.cpu import strip_matrix as matrix_module
-from engine.cpu.strip_ir import KERNELS
+from engine.cpu.machine_code import optimised_module
+from engine.cpu.strip_ir import KERNELS, kernel_text
 from engine.cpu.strip_kernels import (
     StripDot,
     StripKernels,
     compile_kernels,
-    optimised_module,
     strip_kernels,
 )
 from engine.cpu.strip_matrix import StripMatrix
@@ -159,7 +158,7 @@ def test_rows_of_zeros_give_zero() -> None:
 
 
 def test_without_llvm_there_are_no_kernels_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kernels_module.sys.modules, "llvmlite.binding", None)
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
     assert strip_kernels.__wrapped__() is None
 
 
@@ -199,7 +198,7 @@ def test_kernels_compile_for_other_processors(triple: str, multiply_and_add: str
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(triple).create_target_machine(opt=3)
-    assembly = machine.emit_assembly(optimised_module(machine))
+    assembly = machine.emit_assembly(optimised_module(kernel_text(), machine))
     for name in KERNELS:
         assert f"\n{name}:" in assembly
         assert f"\n{name}_share:" in assembly

@@ -1,0 +1,83 @@
+"""LLVM IR made into code for this processor, and torch's own threads to run it on."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def compiled(text: str) -> Any | None:
+    """The execution engine that owns the code of a module. None where LLVM can't be had: every caller has a
+    plain path in torch beside it.
+    """
+    try:
+        import llvmlite.binding as llvm
+    except (ImportError, OSError):
+        return None
+    try:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        return compiled_for(text, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # an LLVM that is too old for the text, or a system that lets no memory be code
+        return None
+
+
+def compiled_for(text: str, cpu: str, features: str = "") -> Any:
+    """For a processor and features in LLVM's words, which this one has to have; LLVM is initialised. Raises
+    RuntimeError.
+    """
+    import llvmlite.binding as llvm
+
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
+    engine = llvm.create_mcjit_compiler(optimised_module(text, machine), machine)
+    engine.finalize_object()
+    return engine
+
+
+def optimised_module(text: str, machine: Any) -> Any:
+    """The text as an LLVM module for that target machine. Raises RuntimeError."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(text)
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+@dataclass(frozen=True)
+class OpenMp:
+    """torch's own team of threads. A second team would fight with it for the cores."""
+
+    parallel: Callable[..., Any]
+    thread_num: int  # address of omp_get_thread_num
+    num_threads: int  # address of omp_get_num_threads
+
+
+@functools.cache
+def torch_open_mp() -> OpenMp | None:
+    """The entry to torch's OpenMP where it is GNU's or LLVM's under its GNU names (Linux, macOS)."""
+    ending = {"linux": "so", "darwin": "dylib"}.get(sys.platform)
+    if ending is None or "openmp" not in torch.__config__.parallel_info().lower():
+        return None
+    try:
+        # Loaded already: a look-up by its handle also finds what it was linked with.
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{ending}"))
+        parallel = library.GOMP_parallel
+        functions = library.omp_get_thread_num, library.omp_get_num_threads
+    except (OSError, AttributeError):
+        return None
+    parallel.restype = None
+    parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+    thread_num, num_threads = addresses
+    if thread_num is None or num_threads is None:
+        return None
+    return OpenMp(parallel, thread_num, num_threads)
