@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 
@@ -19,6 +19,14 @@ class AnswerStats:
     decode_seconds: float
     finish_reason: str
     device: str
+    reuse_reason: str = ""  # a ReuseReason: why so little was reused; "" where only what is new was read
+    diverged_at: int | None = None  # the token at which the prompt and what was kept part
+    left_out: int = 0  # of the oldest messages: the model did not read them, so that the rest had room
+
+    @property
+    def context_tokens(self) -> int:
+        """Of the context, at the end of the answer. The first of its tokens comes from the prefill."""
+        return self.prompt_tokens + (self.decode_tokens + 1 if self.prompt_tokens else 0)
 
     @property
     def decode_tokens_per_second(self) -> float:
@@ -35,21 +43,24 @@ class AnswerStats:
     @classmethod
     def from_json(cls, text: str) -> AnswerStats | None:
         """None for figures that can't be read, or of a newer version that lack one of ours: a conversation
-        opens without them.
+        opens without them. Figures of an older version have the defaults for what came later.
         """
         try:
             values = json.loads(text)
-            return cls(**{field.name: _figure(field.type, values[field.name]) for field in fields(cls)})
+            known = [field for field in fields(cls) if field.name in values or field.default is MISSING]
+            return cls(**{field.name: _figure(field.type, values[field.name]) for field in known})
         except (ValueError, KeyError, TypeError):
             return None
 
 
 def _figure(kind: object, value: Any) -> Any:
     """`value` as the field's type, which `kind` names."""
+    if value is None and kind == "int | None":
+        return None
     if kind == "str":
         if not isinstance(value, str):
             raise TypeError
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise TypeError
-    return int(value) if kind == "int" else float(value)
+    return float(value) if kind == "float" else int(value)

@@ -141,7 +141,25 @@ def _open_read_only(path: Path, busy_timeout_ms: int, notice: Notice) -> OpenedD
         if log.exists() and log.stat().st_size > 0:
             raise
         connection = _connect(path, busy_timeout_ms, mode="mode=ro&immutable=1")
-    return OpenedDatabase(connection, read_only=True, notice=notice)
+    return OpenedDatabase(_as_of_today(connection), read_only=True, notice=notice)
+
+
+def _as_of_today(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """A file of an older version that may not be written is migrated in memory."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID or version >= SCHEMA_VERSION:
+        return connection
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        connection.backup(copy)
+        _migrate(copy)
+    except BaseException:
+        copy.close()
+        raise
+    finally:
+        connection.close()
+    return copy
 
 
 def _connect(path: Path, busy_timeout_ms: int, *, mode: str = "mode=rwc") -> sqlite3.Connection:

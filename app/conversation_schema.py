@@ -38,5 +38,25 @@ _V1 = (
     "CREATE INDEX messages_being_written ON messages (status) WHERE status = 'writing'",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1,)
+# Messages become a tree: an edited message and a new answer stand beside the old one, under the same parent.
+# What is shown is the path that begins at the conversation's active_first and goes on with each active_child.
+_V2 = (
+    "ALTER TABLE messages ADD COLUMN parent_id TEXT REFERENCES messages (id)",  # NULL: the first
+    "ALTER TABLE messages ADD COLUMN active_child TEXT",  # the version of the next message that is shown
+    "ALTER TABLE conversations ADD COLUMN active_first TEXT",
+    "CREATE INDEX messages_by_parent ON messages (parent_id, conversation_id, sequence)",
+    """
+    UPDATE messages SET
+        parent_id = (SELECT id FROM messages AS m WHERE m.conversation_id = messages.conversation_id
+                     AND m.sequence < messages.sequence ORDER BY m.sequence DESC LIMIT 1),
+        active_child = (SELECT id FROM messages AS m WHERE m.conversation_id = messages.conversation_id
+                        AND m.sequence > messages.sequence ORDER BY m.sequence LIMIT 1)
+    """,
+    """
+    UPDATE conversations SET active_first =
+        (SELECT id FROM messages WHERE conversation_id = conversations.id ORDER BY sequence LIMIT 1)
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2)
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -9,76 +9,39 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from app.answer_stats import AnswerStats
 from app.conversation_database import BUSY_TIMEOUT_MS, StoreError, open_database, store_error, transaction
-from app.titles import MAX_TITLE_LENGTH, UNTITLED, one_line, title_from
+from app.conversation_records import (
+    Conversation,
+    ConversationSummary,
+    Exchange,
+    Message,
+    MessageStatus,
+    Role,
+)
+from app.message_tree import MessageTree
+from app.record_times import now_us, time_from
+from app.titles import MAX_TITLE_LENGTH, UNTITLED, branch_title, one_line, title_from
 from engine.notices import Notice
 
-Role = Literal["user", "assistant", "system"]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+__all__ = [
+    "AnswerStats",
+    "Conversation",
+    "ConversationStore",
+    "ConversationSummary",
+    "Exchange",
+    "Message",
+    "MessageStatus",
+    "Role",
+    "StoreError",
+    "storable",
+]
 
-
-class MessageStatus(StrEnum):
-    """Where a message stands. User messages are COMPLETE from the start."""
-
-    WRITING = "writing"  # the answer grows now
-    COMPLETE = "complete"  # the model ended it, or a limit did (see AnswerStats.finish_reason)
-    STOPPED = "stopped"  # the person stopped it; the text so far is kept
-    INTERRUPTED = "interrupted"  # the program ended while it grew; the text so far is kept
-    FAILED = "failed"  # the engine could not go on; the text so far is kept
-
-
-@dataclass(frozen=True)
-class Message:
-    """One turn, as it stands on disk. `thinking` is what the model wrote between its thinking tags."""
-
-    id: str
-    conversation_id: str
-    role: Role
-    text: str
-    thinking: str
-    status: MessageStatus
-    created_at: datetime  # UTC
-    stats: AnswerStats | None = None
-
-
-@dataclass(frozen=True)
-class ConversationSummary:
-    """A line of the conversation list."""
-
-    id: str
-    title: str
-    created_at: datetime  # UTC
-    updated_at: datetime  # UTC; the last message
-    model_path: Path | None = None  # the model of the last answer
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """A whole conversation, oldest message first."""
-
-    summary: ConversationSummary
-    messages: tuple[Message, ...] = ()
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """A question that is on disk, and the row its answer will grow in."""
-
-    summary: ConversationSummary
-    question: Message
-    answer: Message  # WRITING, empty
-    history: tuple[Message, ...]  # everything before the answer, the question last
-
-
-_MESSAGE_COLUMNS = "id, conversation_id, role, text, thinking, status, created_us, stats"
 _SUMMARY_COLUMNS = "id, title, created_us, updated_us, model_path"
 
 
@@ -92,6 +55,7 @@ class ConversationStore:
         self.path = path
         opened = open_database(path, busy_timeout_ms=busy_timeout_ms)
         self._connection = opened.connection
+        self._tree = MessageTree(opened.connection)
         self.read_only = opened.read_only
         self.notices: tuple[Notice, ...] = (opened.notice,) if opened.notice else ()
         if not self.read_only:
@@ -145,6 +109,24 @@ class ConversationStore:
         with self._changing("deleting the conversation"):
             self._connection.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,))
 
+    def fork(self, message_id: str) -> Conversation:
+        """A new conversation that begins with copies of the messages up to this one."""
+        with self._changing("branching the conversation"):
+            original = self._summary(self._tree.message(message_id).conversation_id)
+            titles = self._connection.execute("SELECT title FROM conversations").fetchall()
+            title = branch_title(original.title, taken={title for (title,) in titles})
+            conversation_id = self._insert_conversation(title, original.model_path)
+            self._tree.copy_path(message_id, conversation_id)
+            self._touch(conversation_id)
+            return Conversation(self._summary(conversation_id), self._tree.shown(conversation_id))
+
+    def select_version(self, message_id: str, delta: int) -> Conversation:
+        """Show another version of a message and what followed it: `delta` further on, as far as there are."""
+        with self._changing("showing another version"):
+            self._tree.show_version(message_id, delta)
+            conversation_id = self._tree.message(message_id).conversation_id
+            return Conversation(self._summary(conversation_id), self._messages(conversation_id))
+
     # Messages
 
     def begin_exchange(
@@ -156,15 +138,34 @@ class ConversationStore:
         with self._changing("saving the message"):
             if conversation_id is None:
                 conversation_id = self._insert_conversation("", model_path)
-            question = self._insert_message(conversation_id, "user", text, MessageStatus.COMPLETE)
-            history = self._messages(conversation_id)
-            answer = self._insert_message(conversation_id, "assistant", "", MessageStatus.WRITING)
-            if model_path is not None:
-                self._connection.execute(
-                    "UPDATE conversations SET model_path = ? WHERE id = ?",
-                    (storable(str(model_path)), conversation_id),
+            question_id = self._append(conversation_id, "user", text, MessageStatus.COMPLETE)
+            return self._begin_answer(question_id, model_path)
+
+    def begin_edit(self, message_id: str, text: str, *, model_path: Path | None = None) -> Exchange:
+        """As `begin_exchange`, with a new version of a question that was asked before."""
+        with self._changing("saving the message"):
+            message = self._tree.message(message_id)
+            question_id = self._tree.insert(
+                message.conversation_id,
+                message.role,
+                storable(text),
+                MessageStatus.COMPLETE,
+                parent_id=self._tree.parent_of(message_id),
+            )
+            return self._begin_answer(question_id, model_path)
+
+    def begin_regeneration(self, message_id: str, *, model_path: Path | None = None) -> Exchange:
+        """The empty row of a new version of an answer."""
+        with self._changing("saving the message"):
+            self._tree.message(message_id)
+            question_id = self._tree.parent_of(message_id)
+            if question_id is None:
+                raise StoreError(
+                    "no-question",
+                    "This answer begins its conversation, so there is nothing to answer anew.",
+                    "Write a message instead.",
                 )
-            return Exchange(self._summary(conversation_id), question, answer, history)
+            return self._begin_answer(question_id, model_path)
 
     def add_message(
         self,
@@ -175,7 +176,7 @@ class ConversationStore:
         status: MessageStatus = MessageStatus.COMPLETE,
     ) -> Message:
         with self._changing("saving the message"):
-            return self._insert_message(conversation_id, role, text, status)
+            return self._tree.message(self._append(conversation_id, role, text, status))
 
     def extend_answer(self, message_id: str, *, text: str, thinking: str = "") -> bool:
         """Write how far a WRITING answer has come (the whole text so far, so that a failed call can simply be
@@ -205,7 +206,7 @@ class ConversationStore:
             )
             if cursor.rowcount == 0:
                 return None
-            message = self._message(message_id)
+            message = self._tree.message(message_id)
             self._touch(message.conversation_id)
             return message
 
@@ -213,7 +214,7 @@ class ConversationStore:
 
     def _insert_conversation(self, title: str, model_path: Path | None) -> str:
         conversation_id = uuid4().hex
-        now_us = _now_us()
+        now = now_us()
         title = one_line(title)[:MAX_TITLE_LENGTH]
         self._connection.execute(
             "INSERT INTO conversations (id, title, renamed, model_path, created_us, updated_us, activity)"
@@ -223,24 +224,37 @@ class ConversationStore:
                 title or UNTITLED,
                 int(bool(title)),
                 storable(str(model_path)) if model_path else None,
-                now_us,
-                now_us,
+                now,
+                now,
             ),
         )
         return conversation_id
 
-    def _insert_message(self, conversation_id: str, role: Role, text: str, status: MessageStatus) -> Message:
+    def _append(self, conversation_id: str, role: Role, text: str, status: MessageStatus) -> str:
+        """Behind the last message that is shown."""
         self._summary(conversation_id)  # raises when it is gone
         if role == "user":
             self._name_after_first_question(conversation_id, text)
-        message_id = uuid4().hex
-        self._connection.execute(
-            "INSERT INTO messages (id, conversation_id, role, text, status, created_us)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (message_id, conversation_id, role, storable(text), status, _now_us()),
+        parent_id = self._tree.last_shown(conversation_id)
+        message_id = self._tree.insert(conversation_id, role, storable(text), status, parent_id=parent_id)
+        self._touch(conversation_id)
+        return message_id
+
+    def _begin_answer(self, question_id: str, model_path: Path | None) -> Exchange:
+        """Make the empty row of an answer behind a message that is on disk."""
+        history = self._tree.up_to(question_id)
+        question = history[-1]
+        conversation_id = question.conversation_id
+        answer_id = self._tree.insert(
+            conversation_id, "assistant", "", MessageStatus.WRITING, parent_id=question_id
         )
         self._touch(conversation_id)
-        return self._message(message_id)
+        if model_path is not None:
+            self._connection.execute(
+                "UPDATE conversations SET model_path = ? WHERE id = ?",
+                (storable(str(model_path)), conversation_id),
+            )
+        return Exchange(self._summary(conversation_id), question, self._tree.message(answer_id), history)
 
     def _name_after_first_question(self, conversation_id: str, text: str) -> None:
         title = title_from(text)
@@ -255,7 +269,7 @@ class ConversationStore:
         self._connection.execute(
             "UPDATE conversations SET updated_us = ?,"
             " activity = (SELECT max(activity) + 1 FROM conversations) WHERE id = ?",
-            (_now_us(), conversation_id),
+            (now_us(), conversation_id),
         )
 
     def _summary(self, conversation_id: str) -> ConversationSummary:
@@ -271,20 +285,10 @@ class ConversationStore:
         return _summary(row)
 
     def _messages(self, conversation_id: str) -> tuple[Message, ...]:
-        rows = self._connection.execute(
-            f"SELECT {_MESSAGE_COLUMNS} FROM messages WHERE conversation_id = ? ORDER BY sequence",
-            (conversation_id,),
-        ).fetchall()
-        messages = tuple(_message(row) for row in rows)
+        messages = self._tree.shown(conversation_id)
         if self.read_only:  # nobody is writing it here, and the file can't be told so
             return tuple(_interrupted(message) for message in messages)
         return messages
-
-    def _message(self, message_id: str) -> Message:
-        row = self._connection.execute(
-            f"SELECT {_MESSAGE_COLUMNS} FROM messages WHERE id = ?", (message_id,)
-        ).fetchone()
-        return _message(row)
 
     @contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
@@ -310,44 +314,15 @@ def storable(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _now_us() -> int:
-    return (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
-
-
-def _time(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
 def _summary(row: tuple[Any, ...]) -> ConversationSummary:
     conversation_id, title, created_us, updated_us, model_path = row
     return ConversationSummary(
         id=conversation_id,
         title=title,
-        created_at=_time(created_us),
-        updated_at=_time(updated_us),
+        created_at=time_from(created_us),
+        updated_at=time_from(updated_us),
         model_path=Path(model_path) if model_path else None,
     )
-
-
-def _message(row: tuple[Any, ...]) -> Message:
-    message_id, conversation_id, role, text, thinking, status, created_us, stats = row
-    return Message(
-        id=message_id,
-        conversation_id=conversation_id,
-        role=role,
-        text=text,
-        thinking=thinking,
-        status=_status(status),
-        created_at=_time(created_us),
-        stats=AnswerStats.from_json(stats) if stats else None,
-    )
-
-
-def _status(value: str) -> MessageStatus:
-    try:
-        return MessageStatus(value)
-    except ValueError:  # a newer version's; the text is what counts when its file is only read
-        return MessageStatus.COMPLETE
 
 
 def _interrupted(message: Message) -> Message:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Collection
+from itertools import count
 
 UNTITLED = "New chat"
 MAX_TITLE_LENGTH = 200  # characters; for names that a person types
 _AUTOMATIC_LENGTH = 60
 _MAX_READ = 1_000  # characters of a line; one may be as long as a book
+_BRANCH = re.compile(r" \(branch(?: \d+)?\)$")
 _BREAKS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, half surrogates, line and paragraph separators
 _UNSEEN = {"Cf", "Mn", "Zs"}  # joiners and the like, marks with nothing to stand on, spaces
 _BLANKS = set("\u115f\u1160\u2800\u3164\uffa0")  # letters by their category, and yet empty
@@ -39,3 +43,14 @@ def title_from(message: str) -> str:
     at_word = line[: room + 1].rpartition(" ")[0]
     # A first word that is nearly all of the title (a link, Chinese without spaces) is cut in the middle.
     return (at_word if len(at_word) >= _AUTOMATIC_LENGTH // 3 else line[:room]).rstrip() + "…"
+
+
+def branch_title(title: str, *, taken: Collection[str]) -> str:
+    """The name of a conversation that goes its own way from another: "… (branch)", then "… (branch 2)"."""
+    stem = _BRANCH.sub("", title)
+    for number in count(1):
+        ending = " (branch)" if number == 1 else f" (branch {number})"
+        name = stem[: MAX_TITLE_LENGTH - len(ending)] + ending
+        if name not in taken:
+            return name
+    raise AssertionError("there is always a number left")
