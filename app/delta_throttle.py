@@ -52,6 +52,7 @@ class DeltaThrottle(QObject):
         delta = AnswerDelta(
             thinking="".join(delta.thinking for delta in self._waiting),
             text="".join(delta.text for delta in self._waiting),
+            num_tokens=sum(delta.num_tokens for delta in self._waiting),
         )
         self._waiting.clear()
         self.ready.emit(self._request_id, delta)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.conversations import Message
+from app.context_policy import ContextPolicy
+from app.conversation_records import Message
 from engine.config import EngineConfig
-from engine.generation import Finished, PrefillStats, SamplingParams
+from engine.generation import Finished, PrefillStats, SamplingParams, SlotInfo
 from engine.notices import Notice
 from engine.progress import LoadProgress
 
@@ -23,6 +24,7 @@ class AnswerDelta:
 
     thinking: str = ""
     text: str = ""
+    num_tokens: int = field(default=0, compare=False)  # that made it; the same words may take more or fewer
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,15 @@ class GenerateCommand:
     messages: tuple[Message, ...]
     sampling: SamplingParams
     max_new_tokens: int | None = None  # None: until the context is full
+    policy: ContextPolicy = ContextPolicy.STOP
+
+
+@dataclass(frozen=True)
+class SlotTable:
+    """What the engine keeps of conversations, and the memory that the whole program takes."""
+
+    slots: tuple[SlotInfo, ...] = ()
+    memory_bytes: int = 0
 
 
 # Commands
@@ -105,6 +116,14 @@ class ModelUnloaded:
 
 
 @dataclass(frozen=True)
+class PromptShortened:
+    """The oldest messages are not read, so that the others have room."""
+
+    id: int
+    left_out: int
+
+
+@dataclass(frozen=True)
 class AnswerPrefilled:
     id: int
     stats: PrefillStats
@@ -129,6 +148,11 @@ class AnswerFailed:
 
 
 @dataclass(frozen=True)
+class SlotsChanged:
+    table: SlotTable
+
+
+@dataclass(frozen=True)
 class NoticeRaised:
     notice: Notice
 
@@ -139,9 +163,11 @@ EngineEvent = (
     | LoadFailed
     | LoadCancelled
     | ModelUnloaded
+    | PromptShortened
     | AnswerPrefilled
     | AnswerGrew
     | AnswerFinished
     | AnswerFailed
+    | SlotsChanged
     | NoticeRaised
 )

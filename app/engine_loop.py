@@ -11,17 +11,17 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import psutil
+
+from app.context_policy import ContextPolicy
+from app.engine_answer import EngineAnswer
 from app.engine_commands import (
-    AnswerDelta,
     AnswerFailed,
-    AnswerFinished,
-    AnswerGrew,
-    AnswerPrefilled,
     EngineCommand,
     EngineEvent,
     Forget,
@@ -34,45 +34,31 @@ from app.engine_commands import (
     ModelUnloaded,
     NoticeRaised,
     Quit,
+    SlotsChanged,
+    SlotTable,
     Unload,
 )
 from app.faults import notice_from
-from app.prompt import chat_messages
+from app.prompt import PromptEngine
 from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, EngineError, OutOfMemoryError
-from engine.generation import (
-    DecodeStats,
-    Finished,
-    FinishReason,
-    GenerationEvent,
-    GenerationRequest,
-    Prefilled,
-    PrefillStats,
-    TextDelta,
-)
+from engine.generation import GenerationEvent, GenerationRequest, SlotInfo
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
-from engine.thinking import ThinkingSplitter, leaves_thinking_open
-
-if TYPE_CHECKING:
-    from engine.engine import ModelSummary
-    from engine.templates.chat_template import ChatMessage, ChatPrompt
 
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_SECONDS = 0.03
 
 
-class ChatEngine(Protocol):
+class ChatEngine(PromptEngine, Protocol):
     """What the loop needs of engine/engine.py."""
 
-    summary: ModelSummary
-
-    def chat_prompt(self, messages: Sequence[ChatMessage]) -> ChatPrompt: ...
     def generate(
         self, request: GenerationRequest, cancel: threading.Event | None = None
     ) -> Iterator[GenerationEvent]: ...
     def forget(self, conversation: str) -> None: ...
+    def slot_table(self) -> tuple[SlotInfo, ...]: ...
     def close(self) -> None: ...
 
 
@@ -113,9 +99,11 @@ class EngineLoop:
                     self._generate(generate)
                 case Forget(conversation_id):
                     self._forget(conversation_id)
+                    self._report_slots()
                 case Unload():
                     self._close_engine()
                     self._report(ModelUnloaded())
+                    self._report_slots()
                 case Quit():
                     self._close_engine()
                     return
@@ -140,6 +128,7 @@ class EngineLoop:
             self._close_engine()
             self._engine = engine
             self._report(ModelLoaded(load.id, engine.summary))
+            self._report_slots()
 
     def _no_room(self, error: OutOfMemoryError) -> Notice:
         notice = notice_from(error, doing="loading")
@@ -149,7 +138,7 @@ class EngineLoop:
         return replace(notice, hint=f"{advice} {notice.hint}".strip())
 
     def _generate(self, generate: Generate) -> None:
-        answer = _Answer(generate, self._report)
+        answer = EngineAnswer(generate, self._report)
         try:
             if self._engine is None:
                 self._report(AnswerFailed(generate.id, NO_MODEL))
@@ -158,13 +147,16 @@ class EngineLoop:
         except Cancelled:
             answer.finish_cancelled()
         except ContextFullError as error:
-            answer.fail(replace(notice_from(error, doing="answering"), hint=BEGIN_ANEW))
+            dropping = generate.command.policy is ContextPolicy.DROP_OLDEST
+            hint = SHORTEN if dropping else BEGIN_ANEW
+            answer.fail(replace(notice_from(error, doing="answering"), hint=hint))
         except EngineError as error:
             answer.fail(notice_from(error, doing="answering"))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             # Nobody knows how far the step came: what is cached of this conversation is dropped, not read.
             self._forget(generate.command.conversation_id)
             answer.fail(notice_from(error, doing="writing the answer"))
+        self._report_slots()
 
     def _forget(self, conversation_id: str) -> None:
         if self._engine is None:
@@ -173,6 +165,13 @@ class EngineLoop:
             self._engine.forget(conversation_id)
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="freeing a conversation's memory")))
+
+    def _report_slots(self) -> None:
+        try:
+            slots = () if self._engine is None else self._engine.slot_table()
+            self._report(SlotsChanged(SlotTable(slots, psutil.Process().memory_info().rss)))
+        except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
+            self._report(NoticeRaised(notice_from(error, doing="looking at what is kept of conversations")))
 
     def _close_engine(self) -> None:
         engine, self._engine = self._engine, None
@@ -186,85 +185,11 @@ class EngineLoop:
             self._report(NoticeRaised(notice_from(error, doing="unloading the model")))
 
 
-BEGIN_ANEW = "Begin a new chat: this one has grown longer than what the model can keep in view."
+BEGIN_ANEW = (
+    "Begin a new chat, or choose at the context meter below that the oldest messages are no longer read."
+)
+SHORTEN = "Shorten the message, or load the model with a longer context."
 NO_MODEL = Notice("no-model", "No model is loaded.", "Choose a model, then send the message again.")
-
-
-class _Answer:
-    """One answer, from its prompt to its end."""
-
-    def __init__(self, generate: Generate, report: Callable[[EngineEvent], None]) -> None:
-        self._id = generate.id
-        self._command = generate.command
-        self._cancel = generate.cancel
-        self._report = report
-        self._splitter: ThinkingSplitter | None = None  # once the prompt is there
-        self._text = ""  # as the model wrote it, thinking included
-        self._token_ids: list[int] = []
-        self._prefill = PrefillStats(tokens=0, reused=0, seconds=0.0)
-        self._decode_began = 0.0
-
-    def write(self, engine: ChatEngine) -> None:
-        if self._cancel.is_set():
-            raise Cancelled
-        prompt = engine.chat_prompt(chat_messages(self._command.messages))
-        for notice in prompt.notices:
-            self._report(NoticeRaised(notice))
-        self._splitter = splitter = ThinkingSplitter(open=leaves_thinking_open(prompt.text))
-        request = GenerationRequest(
-            prompt_ids=prompt.ids,
-            sampling=self._command.sampling,
-            max_new_tokens=self._command.max_new_tokens,
-            stop=prompt.stop,
-            conversation=self._command.conversation_id,
-        )
-        for event in engine.generate(request, self._cancel):
-            match event:
-                case Prefilled(stats):
-                    self._prefill = stats
-                    self._decode_began = time.perf_counter()
-                    self._report(AnswerPrefilled(self._id, stats))
-                case TextDelta(text, token_id):
-                    self._text += text
-                    self._token_ids.append(token_id)
-                    self._grow(*splitter.push(text))
-                case Finished():
-                    self._finish(event)
-                    return
-        raise AssertionError("the engine ended an answer without Finished")
-
-    def finish_cancelled(self) -> None:
-        """For an answer that was stopped where the engine had nothing to return: before or during the
-        prefill.
-        """
-        decoded = max(len(self._token_ids) - 1, 0)
-        seconds = time.perf_counter() - self._decode_began if decoded else 0.0
-        self._finish(
-            Finished(
-                text=self._text,
-                token_ids=tuple(self._token_ids),
-                finish_reason=FinishReason.CANCELLED,
-                prefill=self._prefill,
-                decode=DecodeStats(decoded, seconds),
-            )
-        )
-
-    def fail(self, notice: Notice) -> None:
-        self._grow_rest()
-        self._report(AnswerFailed(self._id, notice))
-
-    def _finish(self, finished: Finished) -> None:
-        self._grow_rest()
-        self._report(AnswerFinished(self._id, finished))
-
-    def _grow_rest(self) -> None:
-        """What the splitter held back because it could have become a tag."""
-        if self._splitter is not None:
-            self._grow(*self._splitter.finish())
-
-    def _grow(self, thinking: str, text: str) -> None:
-        if thinking or text:
-            self._report(AnswerGrew(self._id, AnswerDelta(thinking, text)))
 
 
 class _ThinnedProgress:

@@ -1,14 +1,42 @@
-"""Which of a conversation's messages the model gets to read."""
+"""Which of a conversation's messages the model gets to read, and the prompt that they make."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from app.conversations import Message
+from app.context_policy import (
+    ContextPolicy,
+    kept_messages,
+    left_out_of,
+    possible_cuts,
+    prompt_limit,
+    without_oldest,
+)
+from app.conversation_records import Message
 
 if TYPE_CHECKING:
-    from engine.templates.chat_template import ChatMessage
+    from engine.engine import ModelSummary
+    from engine.templates.chat_template import ChatMessage, ChatPrompt
+
+
+class PromptEngine(Protocol):
+    """What rendering needs of engine/engine.py."""
+
+    summary: ModelSummary
+
+    def chat_prompt(self, messages: Sequence[ChatMessage]) -> ChatPrompt: ...
+    def encode(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class FittedPrompt:
+    """`left_out` of the oldest messages are not in it; `cut_anew`: more or fewer than in the turn before."""
+
+    prompt: ChatPrompt
+    left_out: int = 0
+    cut_anew: bool = False
 
 
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
@@ -27,3 +55,38 @@ def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
         for message in messages
         if message.role != "assistant" or message.text.strip()
     ]
+
+
+def fitted_prompt(engine: PromptEngine, messages: Sequence[Message], policy: ContextPolicy) -> FittedPrompt:
+    """The prompt of all messages, or with DROP_OLDEST of as many as leave an answer some room.
+
+    When even the last turn alone is too long, its prompt is returned as it is: the engine then says so.
+    """
+    prompt = engine.chat_prompt(chat_messages(messages))
+    limit = prompt_limit(engine.summary.context_length)
+    before = left_out_of(messages)
+    if policy is ContextPolicy.STOP or len(prompt.ids) <= limit:
+        return FittedPrompt(prompt, cut_anew=before > 0)
+    counts = _message_tokens(engine, messages, total=len(prompt.ids))
+    kept = kept_messages(messages, counts, limit, left_out_before=before)
+    prompt = engine.chat_prompt(chat_messages(kept.messages))
+    # Counts of single messages are estimates: what the template adds to each isn't known.
+    for more in (cut for cut in possible_cuts(messages) if cut > kept.left_out):
+        if len(prompt.ids) <= limit:
+            break
+        kept = without_oldest(messages, more)
+        prompt = engine.chat_prompt(chat_messages(kept.messages))
+    return FittedPrompt(prompt, kept.left_out, cut_anew=kept.left_out != before)
+
+
+def _message_tokens(engine: PromptEngine, messages: Sequence[Message], *, total: int) -> list[int]:
+    """Tokens of each message, so that they sum up to at least `total`, that of the whole prompt."""
+    texts = [0 if _is_unread(message) else len(engine.encode(message.text)) for message in messages]
+    frame = max(
+        0, -(-(total - sum(texts)) // len(messages))
+    )  # what the template puts around each, rounded up
+    return [count + frame for count in texts]
+
+
+def _is_unread(message: Message) -> bool:
+    return message.role == "assistant" and not message.text.strip()

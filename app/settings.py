@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from app.context_policy import ContextPolicy
 from app.files import free_name, write_whole
 from engine.notices import Notice
 
@@ -41,6 +42,8 @@ class Settings:
     theme: Theme = Theme.SYSTEM
     context_tokens: int | None = None  # None: the model's own length
     threads: int | None = None  # None: all cores
+    context_policy: ContextPolicy = ContextPolicy.STOP
+    live_panel: bool = False  # shown
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)  # keys of other versions
 
 
@@ -95,6 +98,8 @@ def save_settings(path: Path, settings: Settings) -> None:
         "theme": settings.theme,
         "context_tokens": settings.context_tokens,
         "threads": settings.threads,
+        "context_policy": settings.context_policy,
+        "live_panel": settings.live_panel,
     }
     write_whole(path, json.dumps(values, indent=2) + "\n")
 
@@ -103,6 +108,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     value.encode()  # half a surrogate pair, which JSON can hold, raises UnicodeEncodeError (a ValueError)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
     return value
 
 
@@ -142,6 +153,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "theme": Theme,
     "context_tokens": _optional(_count(_MAX_CONTEXT)),
     "threads": _optional(_count(_MAX_THREADS)),
+    "context_policy": ContextPolicy,
+    "live_panel": _flag,
 }
 
 

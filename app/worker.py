@@ -32,14 +32,17 @@ from app.engine_commands import (
     ModelLoaded,
     ModelUnloaded,
     NoticeRaised,
+    PromptShortened,
     Quit,
+    SlotsChanged,
+    SlotTable,
     Unload,
 )
 from app.engine_loop import EngineFactory, EngineLoop, load_engine
 from app.threads import LoopThread, Mailbox
 from engine.config import EngineConfig
 
-__all__ = ["AnswerDelta", "EngineWorker", "GenerateCommand"]
+__all__ = ["AnswerDelta", "EngineWorker", "GenerateCommand", "SlotTable"]
 
 JOIN_TIMEOUT_MS = 5_000
 
@@ -56,10 +59,12 @@ class EngineWorker(QObject):
     load_failed = Signal(int, object)  # id, Notice; the model that was loaded before goes on working
     load_cancelled = Signal(int)
     model_unloaded = Signal()
+    prompt_shortened = Signal(int, int)  # id, how many of the oldest messages are not read; before prefilled
     prefilled = Signal(int, object)  # id, PrefillStats
     text_received = Signal(int, object)  # id, AnswerDelta; coalesced to about 30 ms
     answer_finished = Signal(int, object)  # id, Finished
     answer_failed = Signal(int, object)  # id, Notice
+    slots_changed = Signal(object)  # SlotTable; after each load, answer, forget and unloading
     notice_raised = Signal(object)  # Notice
 
     def __init__(self, *, engine_factory: EngineFactory = load_engine, parent: QObject | None = None) -> None:
@@ -134,6 +139,8 @@ class EngineWorker(QObject):
         match event:
             case AnswerGrew(request_id, delta):
                 self._throttle.push(request_id, delta)
+            case PromptShortened(request_id, left_out):
+                self.prompt_shortened.emit(request_id, left_out)
             case AnswerPrefilled(request_id, stats):
                 self.prefilled.emit(request_id, stats)
             case AnswerFinished(request_id, finished):
@@ -157,6 +164,8 @@ class EngineWorker(QObject):
                 self.load_cancelled.emit(load_id)
             case ModelUnloaded():
                 self.model_unloaded.emit()
+            case SlotsChanged(table):
+                self.slots_changed.emit(table)
             case NoticeRaised(notice):
                 self.notice_raised.emit(notice)
 

@@ -18,7 +18,7 @@ from app.controller import ChatController
 from app.paths import AppPaths
 from app.threads import running_threads
 from engine.config import EngineConfig
-from engine.errors import Cancelled, EngineError
+from engine.errors import Cancelled, ContextFullError, EngineError
 from engine.generation import (
     DecodeStats,
     Finished,
@@ -27,6 +27,7 @@ from engine.generation import (
     Prefilled,
     PrefillStats,
     SamplingParams,
+    SlotInfo,
     TextDelta,
 )
 from engine.notices import Notice
@@ -127,14 +128,28 @@ class FakeEngine:
 
     def chat_prompt(self, messages):
         self.script.prompts.append([(message.role, message.content) for message in messages])
-        return ChatPrompt(ids=(1, 2, 3), text=self.script.prompt_text, notices=self.script.prompt_notices)
+        num_tokens = 3
+        if self.script.counts_words:
+            num_tokens = 2 + sum(2 + len(message.content.split()) for message in messages)
+        ids = tuple(range(1, num_tokens + 1))
+        return ChatPrompt(ids=ids, text=self.script.prompt_text, notices=self.script.prompt_notices)
+
+    def encode(self, text: str) -> list[int]:
+        return list(range(len(text.split())))
+
+    def slot_table(self):
+        if self.script.slot_error is not None:
+            raise self.script.slot_error
+        return self.script.slots
 
     def generate(self, request: GenerationRequest, cancel: threading.Event | None = None):
         assert not self.closed
         script = self.script
         script.requests.append(request)
         script.engine_threads.add(threading.get_ident())
-        prefill = PrefillStats(tokens=3, reused=1, seconds=0.5)
+        prefill = script.prefill or PrefillStats(tokens=len(request.prompt_ids), reused=1, seconds=0.5)
+        if script.counts_words and len(request.prompt_ids) >= self.summary.context_length:
+            raise ContextFullError("The prompt is too long.", "Shorten the prompt or raise the context.")
         yield Prefilled(prefill)
         said: list[str] = []
         reason = FinishReason.END
@@ -179,6 +194,10 @@ class EngineScript:
     prompt_notices: tuple[Notice, ...] = ()
     finish_notices: tuple[Notice, ...] = ()
     summary_notices: tuple[Notice, ...] = ()
+    counts_words: bool = False  # a prompt has 2 tokens, 2 more a message, and one a word; else it has 3
+    prefill: PrefillStats | None = None
+    slots: tuple[SlotInfo, ...] = ()
+    slot_error: Exception | None = None
     prompts: list[list[tuple[str, str]]] = field(default_factory=list)
     requests: list[GenerationRequest] = field(default_factory=list)
     configs: list[EngineConfig] = field(default_factory=list)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from app.context_policy import ContextPolicy
 from app.load_marker import LoadMarker
 from app.settings import (
     MAX_RECENT_MODELS,
@@ -32,6 +33,8 @@ FULL = Settings(
     last_conversation_id="abc",
     theme=Theme.DARK,
     context_tokens=4096,
+    context_policy=ContextPolicy.DROP_OLDEST,
+    live_panel=True,
     threads=2,
     unknown={"from_the_future": {"a": [1, None]}},
 )

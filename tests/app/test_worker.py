@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QObject, Slot
 
+from app.context_policy import ContextPolicy
 from app.conversations import Message, MessageStatus
 from app.engine_commands import AnswerDelta, GenerateCommand
 from app.engine_loop import BEGIN_ANEW
@@ -20,7 +22,7 @@ from app.threads import running_threads
 from app.worker import EngineWorker
 from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, ModelFileError, OutOfMemoryError
-from engine.generation import FinishReason, SamplingParams
+from engine.generation import FinishReason, PrefillStats, ReuseReason, SamplingParams, SlotInfo
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage
 
@@ -203,6 +205,44 @@ def test_unloading_closes_the_model_and_a_send_then_says_that_there_is_none(qtbo
     with qtbot.waitSignal(worker.answer_failed) as failed:
         worker.generate(COMMAND)
     assert failed.args[1].code == "no-model"
+
+
+# What is kept of conversations
+
+
+def test_the_slot_table_comes_after_each_load_answer_forget_and_unloading(
+    qtbot, worker, script, record
+) -> None:
+    slot = SlotInfo("chat", tokens=70, pages=2, place="pool", reused=60, total=68)
+    tables = record(slots=worker.slots_changed)
+    with qtbot.waitSignal(worker.slots_changed):
+        worker.load_model(MODEL, EngineConfig())
+    assert tables[-1][1].slots == ()
+    assert tables[-1][1].memory_bytes > 1_000_000
+    script.slots = (slot,)
+    with qtbot.waitSignal(worker.slots_changed):
+        worker.generate(COMMAND)
+    assert tables[-1][1].slots == (slot,)
+    script.slots = ()
+    with qtbot.waitSignal(worker.slots_changed):
+        worker.forget("chat")
+    assert tables[-1][1].slots == ()
+    script.slots = (slot,)
+    with qtbot.waitSignal(worker.slots_changed):
+        worker.unload_model()
+    assert tables[-1][1].slots == ()
+    assert len(tables) == 4
+
+
+def test_a_table_that_cannot_be_made_is_told_and_the_thread_lives_on(qtbot, worker, script) -> None:
+    load(qtbot, worker)
+    with qtbot.waitSignal(worker.notice_raised) as told:
+        script.slot_error = RuntimeError("a bug")
+        worker.forget("chat")
+    assert told.args[0].code == "fault"
+    script.slot_error = None
+    with qtbot.waitSignal(worker.answer_finished):
+        worker.generate(COMMAND)
 
 
 # Answering
@@ -460,3 +500,69 @@ def test_an_engine_that_does_not_let_go_is_reported_and_does_not_abort_the_proce
     )
     assert (done.returncode, done.stdout) == (3, "False\n")
     assert "Destroyed while thread" not in done.stderr
+
+
+# A conversation that outgrows the context
+
+
+def turns(count: int) -> tuple[Message, ...]:
+    """Of a system prompt and questions and answers of eight words each, a question last."""
+    words = "one two three four five six seven eight"
+    roles = ["system", *["user", "assistant"] * count, "user"]
+    return tuple(
+        replace(COMMAND.messages[0], id=str(i), role=role, text=words) for i, role in enumerate(roles)
+    )
+
+
+def test_a_full_context_ends_the_answer_with_its_reason(qtbot, worker, script, events) -> None:
+    script.counts_words = True
+    load(qtbot, worker)
+    with qtbot.waitSignal(worker.answer_failed) as failed:
+        worker.generate(replace(COMMAND, messages=turns(20)))
+    assert failed.args[1].code == "context-full"
+    assert "oldest messages" in failed.args[1].hint
+    assert "shortened" not in names(events)
+
+
+def test_the_oldest_turns_are_left_out_where_that_is_chosen_and_it_is_told_before_anything_is_read(
+    qtbot, worker, script, record
+) -> None:
+    script.counts_words = True
+    script.prefill = PrefillStats(30, 3, 0.1, reason=ReuseReason.HISTORY_REWRITTEN, diverged_at=3)
+    load(qtbot, worker)
+    events = record(
+        shortened=worker.prompt_shortened, prefilled=worker.prefilled, finished=worker.answer_finished
+    )
+    messages = turns(20)
+    with qtbot.waitSignal(worker.answer_finished) as finished:
+        request_id = worker.generate(replace(COMMAND, messages=messages, policy=ContextPolicy.DROP_OLDEST))
+    assert names(events) == ["shortened", "prefilled", "finished"]
+    left_out = events[0][2]
+    assert events[0][1] == request_id
+    read = (messages[0], *messages[1 + left_out :])
+    assert [role for role, _ in script.prompts[-1]] == [one.role for one in read]
+    (request,) = script.requests
+    assert len(request.prompt_ids) <= 96
+    assert finished.args[1].prefill.reason is ReuseReason.CONTEXT_POLICY, "it is the program that rewrote it"
+
+
+def test_a_message_that_is_too_long_by_itself_says_so_also_where_the_oldest_are_left_out(
+    qtbot, worker, script
+) -> None:
+    script.counts_words = True
+    load(qtbot, worker)
+    message = replace(COMMAND.messages[0], text="word " * 200)
+    with qtbot.waitSignal(worker.answer_failed) as failed:
+        worker.generate(
+            replace(COMMAND, messages=(*turns(2)[:-1], message), policy=ContextPolicy.DROP_OLDEST)
+        )
+    assert failed.args[1].code == "context-full"
+    assert failed.args[1].hint.startswith("Shorten the message")
+
+
+def test_every_token_is_counted_also_those_whose_text_was_held_back(qtbot, worker, script, events) -> None:
+    script.pieces = ["a", "", "", "b", ""]
+    load(qtbot, worker)
+    with qtbot.waitSignal(worker.answer_finished):
+        worker.generate(COMMAND)
+    assert sum(event[2].num_tokens for event in events if event[0] == "text") == 4
