@@ -10,7 +10,7 @@ import hashlib
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from engine.checkpoints.foreign_files import shown
 from engine.checkpoints.model_folder import ModelFolder
 from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
-from engine.cpu.memory import available_bytes
+from engine.cpu.memory import available_bytes, check_weights_fit
 from engine.errors import Cancelled, ContextFullError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, SlotInfo
 from engine.notices import Notice
@@ -42,6 +42,7 @@ from engine.weights.strip_file import StripKey
 from engine.weights.strip_shelf import StripShelf
 
 _SCORE_BLOCK = 256  # tokens whose logits exist at once
+_FORMS = {"native": "as they are stored", "q8": "as 8-bit strips", "q4": "as 4-bit strips"}
 _CHECK_TOKENS = 8  # of the self-check
 
 
@@ -151,25 +152,31 @@ class Engine:
         tokenizer = load_tokenizer(folder.tokenizer)
         template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
         _stop_if(cancel)
-        on_progress(LoadProgress(LoadStage.RUNTIME))
-        prepare_runtime(resolved.threads)
-        _stop_if(cancel)
-        from engine.cpu.backend import CpuBackend
-
+        packed = resolved.weights != "native"
+        if packed or has_native_strips(folder.parameters, infos):
+            check_weights_fit(sizes.of(resolved.weights), _FORMS[resolved.weights])
         ids = _calibration_ids(folder, resolved.weights, tokenizer)
-        shelf = None if resolved.weights == "native" else _shelf(folder, resolved, ids)
-        backend = CpuBackend.load(
-            folder.spec,
-            folder.parameters,
-            folder.tensors,
-            weights=resolved.weights,
-            group=resolved.weight_group,
-            needed_bytes=sizes.of(resolved.weights),
-            calibration_ids=ids,
-            shelf=shelf,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        shelf = _shelf(folder, resolved, ids) if packed else None
+        with ExitStack() as reading:
+            if shelf is not None:
+                reading.callback(shelf.close)
+                shelf.begin(lambda: _stop_if(cancel))
+            on_progress(LoadProgress(LoadStage.RUNTIME))
+            prepare_runtime(resolved.threads)
+            _stop_if(cancel)
+            from engine.cpu.backend import CpuBackend
+
+            backend = CpuBackend.load(
+                folder.spec,
+                folder.parameters,
+                folder.tensors,
+                weights=resolved.weights,
+                group=resolved.weight_group,
+                calibration_ids=ids,
+                shelf=shelf,
+                on_progress=on_progress,
+                cancel=cancel,
+            )
         on_progress(LoadProgress(LoadStage.CHECK))
         check_notices = _self_check(backend, cancel)
         summary = ModelSummary(

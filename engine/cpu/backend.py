@@ -66,7 +66,6 @@ class CpuBackend:
         *,
         weights: WeightFormat = "native",
         group: Group = 32,
-        needed_bytes: int = 0,
         calibration_ids: Sequence[int] = (),
         shelf: StripShelf | None = None,
         on_progress: ProgressCallback = no_progress,
@@ -74,9 +73,9 @@ class CpuBackend:
     ) -> CpuBackend:
         """Reads all weights. Raises OutOfMemoryError, ModelFileError, Cancelled; nothing is kept then.
 
-        group: inputs that share a scale in strips. needed_bytes: what these take with everything else; where
-        less is free, that is refused before. calibration_ids: a text by which 4-bit codes are chosen. shelf:
-        where strips are kept from one load to the next. See `engine.cpu.strip_weights`.
+        group: inputs that share a scale in strips. calibration_ids: a text by which 4-bit codes are chosen.
+        shelf: where strips are kept from one load to the next. See `engine.cpu.strip_weights`. Whether strips
+        fit into memory is for the caller to check.
         """
         with failed_allocations_told():
             if weights != "native" or has_native_strips(parameters, source.tensors()):
@@ -86,7 +85,6 @@ class CpuBackend:
                     source,
                     bits=_STRIP_BITS[weights],
                     group=group,
-                    needed_bytes=needed_bytes,
                     calibration_ids=calibration_ids,
                     shelf=shelf,
                     on_progress=on_progress,

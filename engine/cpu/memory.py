@@ -37,6 +37,16 @@ def check_available(num_bytes: int, what: str) -> None:
         )
 
 
+def check_weights_fit(num_bytes: int, form: str) -> None:
+    """`form` stands behind "The weights need … of memory". Raises OutOfMemoryError."""
+    available = max(0, available_bytes() - RESERVE_BYTES)
+    if num_bytes > available:
+        raise OutOfMemoryError(
+            f"The weights need {mebibytes(num_bytes)} of memory {form}, but {mebibytes(available)} are free.",
+            "Close other programs or choose a smaller model.",
+        )
+
+
 @contextmanager
 def failed_allocations_told() -> Iterator[None]:
     """Raises OutOfMemoryError where Python or torch can't allocate: on the CPU, torch has no exception of its

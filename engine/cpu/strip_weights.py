@@ -19,11 +19,10 @@ from engine.checkpoints.foreign_files import shown
 from engine.cpu.calibration import Calibration
 from engine.cpu.load_meter import LoadMeter
 from engine.cpu.matrices import Embedding, RowLookup, StripRows
-from engine.cpu.memory import RESERVE_BYTES, available_bytes, mebibytes
 from engine.cpu.model import ModelWeights, build_layer, build_weights
 from engine.cpu.strip_kernels import strip_kernels
 from engine.cpu.weights import ParameterFiller, stored_type
-from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
+from engine.errors import ModelFileError
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback
@@ -62,34 +61,20 @@ def load_strips(
     *,
     bits: Bits | None,
     group: Group = BLOCK,
-    needed_bytes: int = 0,
     calibration_ids: Sequence[int],
     shelf: StripShelf | None = None,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> LoadedStrips:
     """bits: None packs nothing, and what is stored as strips stays so. group: of the strips that are made;
-    rows that don't divide by 256 get 32. needed_bytes: see `weight_bytes`. calibration_ids: some text of the
+    rows that don't divide by 256 get 32. calibration_ids: some text of the
     model's language, only looked at for 4 bits; may be empty. shelf: where strips are kept from one load to
     the next; None keeps none.
 
-    Raises OutOfMemoryError before reading anything, Cancelled, and ModelFileError for weights that are no
-    numbers, with the tensor's name.
+    Raises Cancelled, and ModelFileError for weights that are no numbers, with the tensor's name.
     """
-    available = max(0, available_bytes() - RESERVE_BYTES)
-    if needed_bytes > available:
-        form = "they are stored" if bits is None else f"{bits}-bit strips"
-        raise OutOfMemoryError(
-            f"The weights need {mebibytes(needed_bytes)} of memory as {form}, "
-            f"but {mebibytes(available)} are free.",
-            "Close other programs or choose a smaller model.",
-        )
     # Not inference mode: it holds for one thread, and the quantiser's others may not write to its tensors.
     with torch.no_grad():
-
-        def check() -> None:
-            if cancel is not None and cancel.is_set():
-                raise Cancelled
 
         def load(shelf: Shelf) -> LoadedStrips:
             meter = LoadMeter(_total(spec, parameters, source), on_progress, cancel)
@@ -101,7 +86,7 @@ def load_strips(
         names = _names(spec, parameters, source.tensors(), bits)
         if shelf is None or not names:
             return load(NoShelf())
-        loaded = shelf.run(names, load, check=check)
+        loaded = shelf.run(names, load)
     return replace(loaded, notices=(*loaded.notices, *shelf.take_notices()))
 
 

@@ -24,10 +24,14 @@ from engine.errors import ModelFileError
 from engine.weights.part_file import lock_for_reading
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.strips import Bits, Group, Strip
-from engine.weights.weight_file import OnBytes, WeightFile, new_buffer, unwatched
+from engine.weights.weight_file import OnBytes, WeightFile, new_array, unwatched
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
+
+    StripParts = Mapping[str, npt.NDArray[np.uint8]]  # flat, by the names of STRIP_PARTS
 
 FORMAT = "kestrel-strips"
 FORMAT_VERSION = 1
@@ -104,8 +108,9 @@ class StripFile:
         except BaseException:
             self.close()
             raise
-        names = {name.rpartition("/")[::2] for name in self._entries}
-        self.strips = frozenset(name for name, part in names if part == "codes")
+        names = [name.rpartition("/")[::2] for name in in_data_order(self._entries)]
+        self.in_order = tuple(name for name, part in names if part == "codes")
+        self.strips = frozenset(self.in_order)
         self.tensors = frozenset(name for name, part in names if part == VALUES)
 
     @property
@@ -121,11 +126,19 @@ class StripFile:
         parts = (self._entries.get(f"{name}/{part}") for part in (*STRIP_PARTS, VALUES))
         return sum(entry.num_bytes for entry in parts if entry is not None)
 
-    def read_strip(self, name: str, on_bytes: OnBytes = unwatched) -> Strip:
+    def read_strip(self, name: str) -> Strip:
         """Raises KeyError for a name that is not in `strips`."""
-        codes = self._read(f"{name}/codes", on_bytes)
-        scales = self._read(f"{name}/scales", on_bytes)
-        offsets = self._read(f"{name}/offsets", on_bytes) if f"{name}/offsets" in self._entries else None
+        return self.strip_of(name, self.read_parts(name))
+
+    def read_parts(self, name: str, on_bytes: OnBytes = unwatched) -> StripParts:
+        """The bytes of a strip, for which torch need not be there. Raises KeyError."""
+        parts = ("codes", "scales", *(["offsets"] if f"{name}/offsets" in self._entries else []))
+        return {part: self._read(f"{name}/{part}", on_bytes) for part in parts}
+
+    def strip_of(self, name: str, parts: StripParts) -> Strip:
+        """What `read_parts` gave, as a strip in the same memory. The file may be closed by then."""
+        codes, scales = (self._as_tensor(f"{name}/{part}", parts[part]) for part in ("codes", "scales"))
+        offsets = self._as_tensor(f"{name}/offsets", parts["offsets"]) if "offsets" in parts else None
         try:
             return Strip(*_kind(codes, scales), codes, scales, offsets)
         except ValueError as error:
@@ -133,27 +146,33 @@ class StripFile:
 
     def read_tensor(self, name: str) -> torch.Tensor:
         """Raises KeyError for a name that is not in `tensors`."""
-        return self._read(f"{name}/{VALUES}")
+        stored = f"{name}/{VALUES}"
+        return self._as_tensor(stored, self._read(stored))
 
     def close(self) -> None:
         self._file.close()
 
-    def _read(self, name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
+    def _as_tensor(self, name: str, values: npt.NDArray[np.uint8]) -> torch.Tensor:
         import torch
 
         entry = self._entries[name]
-        buffer = new_buffer(entry.num_bytes, name)
+        return torch.from_numpy(values).view(getattr(torch, DTYPES[entry.dtype])).view(entry.shape)
+
+    def _read(self, name: str, on_bytes: OnBytes = unwatched) -> npt.NDArray[np.uint8]:
+        """All bytes, which have the right checksum."""
+        entry = self._entries[name]
+        buffer = new_array(entry.num_bytes, name)
         try:
             checksum = self._read_checked(buffer, entry.start, on_bytes)
         except ModelFileError as error:
             raise StripFileError(_clause(error)) from error
         if checksum != self._checksums[name]:
             raise StripFileError(f"the checksum of {shown(name)} is wrong")
-        return buffer.view(getattr(torch, DTYPES[entry.dtype])).view(entry.shape)
+        return buffer
 
-    def _read_checked(self, buffer: torch.Tensor, start: int, on_bytes: OnBytes) -> int:
+    def _read_checked(self, buffer: npt.NDArray[np.uint8], start: int, on_bytes: OnBytes) -> int:
         """Fills the buffer; the checksum of what came."""
-        view: Any = buffer.numpy()
+        view: Any = buffer
         whole = memoryview(view)
         checksum = 0
         for done in range(0, len(whole), _CHUNK_BYTES):

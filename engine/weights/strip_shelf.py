@@ -7,11 +7,9 @@ gives those that it had to make.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from engine.notices import Notice
 from engine.weights.strip_cache import StripCache
@@ -60,33 +58,49 @@ class StripShelf:
         self._key = key
         self._model_now = model_now
         self._notices: list[Notice] = []
+        self._begun = False
+        self._kept: _Filled | None = None
         self._keeper: StripKeeper | None = None
 
-    def run(
-        self, names: Collection[str], load: Callable[[Shelf], Loaded], *, check: Callable[[], None]
-    ) -> Loaded:
-        """`load` on the strips that are kept. If there are none, or they turn out damaged while they are
-        read, `load` makes them, all of `names` (see `strip_names`), and they are kept: that may go on behind
-        the load.
+    def begin(self, check: Callable[[], None]) -> None:
+        """Look for strips, and begin to read those that are kept, while the caller does other things. `run`
+        or `close` has to follow. Torch need not be there.
 
         check: called now and then while nothing but waiting can be done; may raise.
         """
+        self._begun = True
         wait_for_keeper(self._cache.path(self._key), check)
         lookup = self._cache.open(self._key)
         self._notices += lookup.notices
         if lookup.file is not None:
-            with closing(lookup.file):
-                try:
-                    with _Filled(lookup.file, names, check) as filled:
-                        return load(filled)
-                except StripFileError as error:
-                    self._notices.append(self._cache.discard(lookup.file, error))
+            self._kept = _Filled(lookup.file, check)
+
+    def run(self, names: Collection[str], load: Callable[[Shelf], Loaded]) -> Loaded:
+        """`load` on the strips that are kept. If there are none, or they turn out damaged while they are
+        read, `load` makes them, all of `names` (see `strip_names`), and they are kept: that may go on behind
+        the load. Begins by itself where nobody did.
+        """
+        if not self._begun:
+            self.begin(lambda: None)
+        if self._kept is not None:
+            try:
+                return load(self._kept)
+            except StripFileError as error:
+                self._notices.append(self._cache.discard(self._kept.file, error))
+            finally:
+                self.close()
         with StripKeeper(self._cache, self._key, names) as keeper:
             loaded = load(_Filling(keeper))
             if self._model_now() == self._key.model:
                 keeper.commit()
         self._keeper = keeper
         return loaded
+
+    def close(self) -> None:
+        """Ends the reading, if it still goes on. What is written goes on."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
     def take_notices(self) -> tuple[Notice, ...]:
         """What went wrong since the last time this was asked."""
@@ -109,41 +123,37 @@ class _GivenUp(Exception):  # noqa: N818  (it is no error: somebody wanted it)
 
 
 class _Filled:
-    """Reads ahead, in the order of the names, by several threads: what has come waits until it is asked for.
-    That takes no more memory than the model will.
+    """Reads all that the file has, by several threads; what has come waits until it is asked for. That takes
+    no more memory than the model will.
     """
 
     filled = True
 
-    def __init__(self, file: StripFile, names: Iterable[str], check: Callable[[], None]) -> None:
+    def __init__(self, file: StripFile, check: Callable[[], None]) -> None:
+        self.file = file
         self._check = check
         self._given_up = threading.Event()
         self._pool = ThreadPoolExecutor(_READERS, "strip-reader")
         self._coming = {
-            name: self._pool.submit(file.read_strip, name, self._on_bytes)
-            for name in names
-            if name in file.strips
+            name: self._pool.submit(file.read_parts, name, self._on_bytes) for name in file.in_order
         }
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._given_up.set()
         self._pool.shutdown(cancel_futures=True)
+        self.file.close()
 
     def read(self, name: str, count: int) -> Sequence[Strip] | None:
         names = strip_names(name, count)
         if not all(each in self._coming for each in names):
             return None
-        return [self._result(self._coming.pop(each)) for each in names]
+        return [self._result(each) for each in names]
 
-    def _result(self, coming: Future[Strip]) -> Strip:
+    def _result(self, name: str) -> Strip:
+        coming = self._coming.pop(name)
         while not wait([coming], _LOOK_SECONDS).done:
             self._check()
-        return coming.result()
+        return self.file.strip_of(name, coming.result())
 
     def _on_bytes(self, _: int) -> None:
         if self._given_up.is_set():

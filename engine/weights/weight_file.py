@@ -17,6 +17,8 @@ from engine.checkpoints.foreign_files import file_error, open_binary, shown
 from engine.errors import ModelFileError, OutOfMemoryError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
 
@@ -30,6 +32,7 @@ def unwatched(_: int) -> None:
     """For reading that nobody follows."""
 
 
+_ALIGNMENT = 64  # bytes, of a cache line and of the widest registers
 _preadv = getattr(os, "preadv", None)  # Windows and old systems have none
 
 
@@ -85,7 +88,25 @@ def new_buffer(num_bytes: int, name: str) -> torch.Tensor:
     try:
         return torch.empty(num_bytes, dtype=torch.uint8)
     except (RuntimeError, MemoryError) as error:  # torch's allocator raises RuntimeError
-        raise OutOfMemoryError(
-            f"There is no memory for {shown(name)} ({num_bytes:,} bytes).",
-            "Close other programs, or pick a smaller model.",
-        ) from error
+        raise _no_memory(num_bytes, name) from error
+
+
+def new_array(num_bytes: int, name: str) -> npt.NDArray[np.uint8]:
+    """`num_bytes` of memory where torch may not be there yet, aligned as its tensors are. Raises
+    OutOfMemoryError.
+    """
+    import numpy as np
+
+    try:
+        whole = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    except MemoryError as error:
+        raise _no_memory(num_bytes, name) from error
+    start = -whole.ctypes.data % _ALIGNMENT
+    return whole[start : start + num_bytes]
+
+
+def _no_memory(num_bytes: int, name: str) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"There is no memory for {shown(name)} ({num_bytes:,} bytes).",
+        "Close other programs, or pick a smaller model.",
+    )

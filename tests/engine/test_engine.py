@@ -15,10 +15,18 @@ from model_files import TINY_MODELS, copy_model, edit_json
 from engine import engine as engine_module
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig, WeightGroup
+from engine.cpu import memory
 from engine.cpu.backend import PREFILL_BLOCK
 from engine.cpu.memory import RESERVE_BYTES
 from engine.engine import Engine
-from engine.errors import Cancelled, ComputeFaultError, ContextFullError, EngineError, SettingError
+from engine.errors import (
+    Cancelled,
+    ComputeFaultError,
+    ContextFullError,
+    EngineError,
+    OutOfMemoryError,
+    SettingError,
+)
 from engine.generation import (
     Finished,
     FinishReason,
@@ -469,6 +477,21 @@ class TestLoad:
 
     def test_a_group_for_weights_that_are_not_packed_is_told(self, load: Load) -> None:
         assert [notice.code for notice in load(weight_group=256).summary.notices] == ["weight-group-unused"]
+
+    @pytest.mark.parametrize(("weights", "form"), [("q8", "as 8-bit strips"), ("q4", "as 4-bit strips")])
+    def test_too_little_memory_is_told_before_a_weight_is_read(
+        self, weights: str, form: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        needed = getattr(inspect_model(MODEL).weight_bytes, weights)
+        monkeypatch.setattr(memory, "available_bytes", lambda: RESERVE_BYTES + needed - 1)
+        folder = open_model(MODEL)
+
+        def read(name: str) -> None:
+            raise AssertionError("nothing was to be read")
+
+        monkeypatch.setattr(folder.tensors, "read", read)
+        with pytest.raises(OutOfMemoryError, match=form):
+            Engine.load(folder, EngineConfig(weights=weights))  # type: ignore[arg-type]
 
     def test_a_failed_load_leaves_a_loaded_model_working(self, engine: Engine, tmp_path: Path) -> None:
         before = answer(engine)
