@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.checkpoints.foreign_files import shown
-from engine.cpu.calibration import Calibration
+from engine.cpu.calibration import Calibration, LayerStatistics, effort_for
 from engine.cpu.load_meter import LoadMeter
 from engine.cpu.matrices import Embedding, RowLookup, StripRows
 from engine.cpu.model import ModelWeights, build_layer, build_weights
@@ -26,6 +26,8 @@ from engine.errors import ModelFileError
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback
+from engine.weights.calibrated_strip import calibrated_strip
+from engine.weights.input_statistics import InputStatistics
 from engine.weights.packing import (
     EmbeddingForm,
     embedding_form,
@@ -35,15 +37,13 @@ from engine.weights.packing import (
     strip_rows,
     tied_head,
 )
-from engine.weights.quantise import LARGEST_WEIGHT, quantise
+from engine.weights.quantise import LARGEST_WEIGHT
 from engine.weights.sizes import MatrixCounts
 from engine.weights.source import BlockSource, StoredStrip, StripSource, TensorInfo, TensorSource
 from engine.weights.stored_strips import matrices_of, members_of
 from engine.weights.strip_shelf import NoShelf, Shelf, StripShelf, strip_names
 from engine.weights.strips import BLOCK, Bits, Group, Strip
 
-_CALIBRATION_WORK = 1.5e12  # tokens times numbers: half a minute of two slow cores
-_FEWEST_TOKENS = 256
 _READING = 0.25  # of the work on a matrix that becomes a strip; the rest is quantising
 
 
@@ -131,12 +131,6 @@ def _num_strips(spec: ModelSpec, parameter: Parameter) -> int:
     return num_matrices * len(strip_rows(spec, parameter))
 
 
-def calibration_length(parameters: Sequence[Parameter], available: int) -> int:
-    """How many of `available` tokens a model is calibrated with: fewer for larger ones."""
-    total = sum(parameter.num_elements for parameter in parameters)
-    return min(available, max(_FEWEST_TOKENS, int(_CALIBRATION_WORK / max(1, total))))
-
-
 class _StripLoader:
     """One load. Tensors wait in `_tensors` until they are strips; those that stay, stay."""
 
@@ -164,6 +158,7 @@ class _StripLoader:
         self._counts = {"native": 0, "q8": 0, "q4": 0}
         named = (*parameters, tied_head(self._parameters)) if spec.tied_embeddings else parameters
         self._made = {each.name for each in named if _is_made(each, self._infos, bits)}
+        self._effort = effort_for(sum(each.num_elements for each in parameters))
         self._narrow = 0  # matrices whose rows don't divide by the group that was asked for, but by 32
         self._not_kept = 0  # matrices that are strips by the headers, and by their numbers aren't
 
@@ -175,12 +170,12 @@ class _StripLoader:
             prefix = f"layers.{index}."
             own = [each for each in self._parameters.values() if each.name.startswith(prefix)]
             self._read(own)
-            importance: Mapping[str, Sequence[torch.Tensor | None]] = {}
+            statistics: LayerStatistics = {}
             if calibration is not None:
-                importance = calibration.run(build_layer(index, layer, self._tensors, strips=self._strips))
+                statistics = calibration.run(build_layer(index, layer, self._tensors, strips=self._strips))
             for parameter in own:
                 if is_strip(parameter.name):
-                    self._quantise(parameter, importance.get(parameter.name.removeprefix(prefix)))
+                    self._quantise(parameter, statistics.get(parameter.name.removeprefix(prefix)))
         self._load_head(calibration)
         stored = "embed" in self._tensors
         weights = build_weights(spec, self._tensors, self._strips, lookup=None if stored else lookup)
@@ -242,24 +237,28 @@ class _StripLoader:
         self._read([self._parameters["final_norm"]])
         if "head" in self._strips or self._read_as_strip(head):
             return
-        importance = None
+        statistics = None
         if calibration is not None:
-            importance = calibration.hidden_importance(self._tensors["final_norm"], self._spec.norm_eps)
+            statistics = calibration.hidden_statistics(self._tensors["final_norm"], self._spec.norm_eps)
         if tied and "embed" in self._tensors:
             self._tensors["head"] = self._tensors["embed"]
             self._meter.advance(_READING * self._num_bytes(head))
         else:
             self._read_tensor(head)
-        self._quantise(head, [importance])
+        self._quantise(head, [statistics])
         if tied:
             self._tensors.pop("head", None)
 
     def _calibration(self, lookup: RowLookup, ids: Sequence[int]) -> Calibration | None:
         if self._bits != 4 or self._shelf.filled or not ids:
             return None
-        length = calibration_length(list(self._parameters.values()), len(ids))
-        hidden = lookup.rows(torch.tensor(ids[:length]))
-        return Calibration(hidden, norm_eps=self._spec.norm_eps, cancel=self._meter.cancel)
+        hidden = lookup.rows(torch.tensor(ids[: self._effort.num_tokens]))
+        return Calibration(
+            hidden,
+            norm_eps=self._spec.norm_eps,
+            widest_block=self._effort.widest_block,
+            cancel=self._meter.cancel,
+        )
 
     def _read(self, parameters: Sequence[Parameter]) -> None:
         """Into strips where there are some, else as stored."""
@@ -318,7 +317,7 @@ class _StripLoader:
             found.append(strip)
         return members_of(matrices_of(parameter, found), strip_rows(self._spec, parameter))
 
-    def _quantise(self, parameter: Parameter, importance: Sequence[torch.Tensor | None] | None) -> None:
+    def _quantise(self, parameter: Parameter, statistics: Sequence[InputStatistics | None] | None) -> None:
         """One matrix (N, K), or each of a stack (E, N, K). Those whose rows can't be cut into groups stay."""
         if parameter.name in self._strips:
             return
@@ -330,20 +329,21 @@ class _StripLoader:
             return
         # With None it is a stored strip that turned out to be none: 8 bits lose least.
         bits: Bits = 8 if self._bits is None else self._bits
-        weights = importance if importance is not None else [None] * len(stack)
+        inputs = statistics if statistics is not None else [None] * len(stack)
         bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / (len(stack) * stack.shape[1])
         strips = []
         rows = list(strip_rows(self._spec, parameter))
         members = (
-            (part, each) for matrix, each in zip(stack, weights, strict=True) for part in matrix.split(rows)
+            (part, each) for matrix, each in zip(stack, inputs, strict=True) for part in matrix.split(rows)
         )
         for matrix, each in members:
             try:
-                strip = quantise(
+                strip = calibrated_strip(
                     matrix,
+                    each,
                     bits=bits,
                     group=form.group,
-                    importance=each,
+                    sweeps=self._effort.sweeps,
                     on_rows=lambda count: self._meter.advance(bytes_per_row * count),
                 )
             except ModelFileError as error:

@@ -30,13 +30,13 @@ MODELS = ["tiny-qwen3", "tiny-qwen3moe-mix"]  # tied, dense; untied, with expert
 def quantised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the quantiser was called for."""
     calls: list[str] = []
-    real = strip_weights.quantise
+    real = strip_weights.calibrated_strip
 
-    def counting(weight: torch.Tensor, **options):  # type: ignore[no-untyped-def]
+    def counting(weight: torch.Tensor, *statistics, **options):  # type: ignore[no-untyped-def]
         calls.append(str(tuple(weight.shape)))
-        return real(weight, **options)
+        return real(weight, *statistics, **options)
 
-    monkeypatch.setattr(strip_weights, "quantise", counting)
+    monkeypatch.setattr(strip_weights, "calibrated_strip", counting)
     return calls
 
 

@@ -20,7 +20,8 @@ from engine.checkpoints.model_folder import ModelFolder, open_model
 from engine.config import WeightFormat
 from engine.cpu import strip_weights
 from engine.cpu.backend import CpuBackend
-from engine.cpu.strip_weights import calibration_length, load_strips
+from engine.cpu.calibration import effort_for
+from engine.cpu.strip_weights import load_strips
 from engine.errors import Cancelled, ModelFileError
 from engine.models.experts import ExpertLayout
 from engine.models.parameters import decoder_parameters
@@ -35,7 +36,7 @@ from engine.models.spec import (
     RopeSpec,
 )
 from engine.progress import LoadProgress, LoadStage, no_progress
-from engine.weights import packing
+from engine.weights import calibrated_strip, packing
 from engine.weights.packing import STRIP_PARAMETERS
 from engine.weights.quantise import quantise
 from engine.weights.sizes import MatrixCounts, weight_bytes
@@ -124,7 +125,7 @@ def test_a_model_of_strips_is_the_model_of_what_they_stand_for(
     spec = replace(folder.spec, tied_embeddings=False)
     reference = CpuBackend.load(spec, parameters, given_tensors(tensors))
     # Scales of float32 don't depend on what else is in the matrix, so pieces can be packed one by one.
-    monkeypatch.setattr(strip_weights, "quantise", partial(quantise, scale_dtype="float32"))
+    monkeypatch.setattr(calibrated_strip, "quantise", partial(quantise, scale_dtype="float32"))
     backend = load(folder, bits)
     folder.tensors.close()
     torch.testing.assert_close(logits(backend, ids), logits(reference, ids), rtol=0, atol=1e-4)
@@ -522,11 +523,9 @@ def test_most_that_is_held_is_the_strips_and_a_layer(monkeypatch: pytest.MonkeyP
     assert max(waiting) <= max(layer, head)
 
 
-def test_larger_models_are_calibrated_with_less_text() -> None:
-    def length(num_elements: int) -> int:
-        return calibration_length([Parameter("w", (num_elements, 1))], 2500)
-
-    assert length(135_000_000) == 2500
-    assert 256 < length(1_500_000_000) < 2500
-    assert length(30_000_000_000) == 256
-    assert calibration_length([Parameter("w", (1,))], 0) == 0
+def test_larger_models_are_calibrated_with_less_work() -> None:
+    small, medium, large = map(effort_for, (135_000_000, 1_500_000_000, 30_000_000_000))
+    assert small.num_tokens > medium.num_tokens > large.num_tokens >= 512
+    assert small.sweeps > medium.sweeps == large.sweeps == 1
+    assert small.widest_block > medium.widest_block == large.widest_block >= 256
+    assert effort_for(0).num_tokens == effort_for(1000).num_tokens  # text is short enough for any small model

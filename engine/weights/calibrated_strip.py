@@ -1,0 +1,48 @@
+"""One matrix into a strip, with all that is known of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.weights.code_descent import descend
+from engine.weights.quantise import quantise
+from engine.weights.strips import Bits, Group, Strip
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.weights.input_statistics import InputStatistics
+
+_SWEEP_WORK = 3.0  # how much longer one sweep over the codes takes than the search for scales
+
+
+def calibrated_strip(
+    weight: torch.Tensor,
+    statistics: InputStatistics | None,
+    *,
+    bits: Bits,
+    group: Group,
+    sweeps: int,
+    on_rows: Callable[[float], None],
+) -> Strip:
+    """Strip of `weight` (N, K): scales by `quantise`; of 4 bits, where moments are known, codes by `descend`.
+
+    on_rows: called on this thread, every few milliseconds, with how many rows' worth of the work was done
+    since the last time: N in all. Raises what `quantise` raises.
+    """
+    moments_known = statistics is not None and statistics.moments is not None
+    descends = bits == 4 and moments_known and sweeps > 0
+    search = 1 / (1 + _SWEEP_WORK * sweeps) if descends else 1.0
+    strip = quantise(
+        weight,
+        bits=bits,
+        group=group,
+        importance=None if statistics is None else statistics.mean_squares,
+        on_rows=lambda count: on_rows(search * count),
+    )
+    if not descends:
+        return strip
+    assert statistics is not None
+    rows = (1 - search) * len(weight)
+    return descend(weight, strip, statistics, sweeps=sweeps, on_share=lambda share: on_rows(rows * share))

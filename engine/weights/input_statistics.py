@@ -1,0 +1,71 @@
+"""What the inputs of one matrix are like over some text: by this 4-bit codes are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+_GRAIN = 256  # blocks are cut at its multiples, which groups of any size keep to
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """mean_squares: E[x_k ** 2] (K,). moments: E[x xᵀ] (W, W), float32, of each block of neighbouring inputs
+    in turn; None where only mean squares are known. num_tokens: how many inputs were seen, at least one.
+    """
+
+    mean_squares: torch.Tensor
+    moments: Sequence[torch.Tensor] | None
+    num_tokens: int
+
+
+class InputObserver:
+    """Takes the inputs of one matrix, some at a time."""
+
+    def __init__(self, num_inputs: int, *, widest_block: int) -> None:
+        """widest_block: of the moments; 0 leaves them out."""
+        import torch
+
+        self._squares = torch.zeros(num_inputs, dtype=torch.float64)
+        self.num_inputs = num_inputs
+        self._widths = block_widths(num_inputs, widest_block) if widest_block else []
+        self._moments = [torch.zeros(width, width) for width in self._widths]
+        self.num_tokens = 0
+
+    def add(self, x: torch.Tensor) -> None:
+        """x (T, K)"""
+        import torch
+
+        self._squares += x.double().square().sum(0)
+        self.num_tokens += len(x)
+        if self._moments:
+            for total, block in zip(self._moments, torch.split(x.float(), self._widths, 1), strict=True):
+                total.addmm_(block.t(), block)
+
+    def take_in(self, other: InputObserver) -> None:
+        """Mean squares as if the inputs of `other` had come here; no moments."""
+        self._squares += other._squares
+        self.num_tokens += other.num_tokens
+
+    def statistics(self) -> InputStatistics | None:
+        """None before anything was added, or if not all of it were numbers. To be called once."""
+        count = self.num_tokens
+        if count == 0 or not bool(self._squares.isfinite().all()):
+            return None
+        moments = [total.div_(count) for total in self._moments]
+        usable = bool(moments) and all(bool(each.isfinite().all()) for each in moments)
+        return InputStatistics(self._squares / count, moments if usable else None, count)
+
+
+def block_widths(num_inputs: int, widest: int) -> list[int]:
+    """How `num_inputs` are cut into as few blocks as may be, of nearly the same width."""
+    grains = -(-num_inputs // _GRAIN)
+    count = -(-grains // max(1, widest // _GRAIN))
+    pieces, longer = divmod(grains, count)
+    widths = [(pieces + (index < longer)) * _GRAIN for index in range(count)]
+    widths[-1] -= grains * _GRAIN - num_inputs
+    return widths
