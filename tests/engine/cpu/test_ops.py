@@ -46,6 +46,21 @@ def test_rms_norm_gives_unit_mean_square_times_weight() -> None:
     torch.testing.assert_close(normed / weight * (x.norm(dim=-1, keepdim=True) / 48**0.5), x)
 
 
+def test_rms_norm_of_one_row_is_that_of_the_row_among_others() -> None:
+    """One row takes a way of its own; only the last bits may differ."""
+    x, weight = 100 * torch.randn(5, 577), torch.randn(577)
+    together = ops.rms_norm(x, weight, 1e-6)
+    for row, expected in zip(x, together, strict=True):
+        torch.testing.assert_close(ops.rms_norm(row[None], weight, 1e-6)[0], expected, rtol=1e-6, atol=1e-7)
+
+
+def test_rms_norm_of_zeros_is_zero_and_of_no_numbers_no_number() -> None:
+    for rows in (1, 2):
+        assert not ops.rms_norm(torch.zeros(rows, 8), torch.ones(8), 1e-6).any()
+        assert bool(ops.rms_norm(torch.full((rows, 8), torch.nan), torch.ones(8), 1e-6).isnan().all())
+        assert not bool(ops.rms_norm(torch.full((rows, 8), torch.inf), torch.ones(8), 1e-6).isfinite().any())
+
+
 def test_rms_norm_adds_eps_to_the_mean_square() -> None:
     x = torch.tensor([[1e-3, -1e-3]])
     torch.testing.assert_close(ops.rms_norm(x, torch.ones(2), 3e-6), x / (1e-6 + 3e-6) ** 0.5)
