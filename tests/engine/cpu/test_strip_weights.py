@@ -408,7 +408,8 @@ def test_cancel_is_seen_wherever_the_load_is(bits: int) -> None:
     never = CancelledAt(10**9)
     load(open_model(TINY_MODELS / "tiny-qwen3"), bits, [1, 2, 3], cancel=never)
     assert never.looks > 20
-    for look in range(1, never.looks + 1):
+    step = max(1, never.looks // 60)  # 4 bits look some hundred times
+    for look in range(1, never.looks + 1, step):
         folder = open_model(TINY_MODELS / "tiny-qwen3")
         with pytest.raises(Cancelled):
             load(folder, bits, [1, 2, 3], cancel=CancelledAt(look))
