@@ -4,7 +4,7 @@ its end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
@@ -81,16 +81,21 @@ class AnswerRecorder(QObject):
         """End the growing answer. `finished` and `idle` follow when the disk has answered."""
         message = self.message
         assert message is not None, "no answer grows"
-        final = replace(message, status=status, stats=stats)
         self._message = None
         self._growth_timer.stop()
+        self._save_end(replace(message, status=status, stats=stats), then=self.idle.emit)
 
+    def end_unbegun(self, final: Message) -> None:
+        """Save how an answer ended that never began to grow. `finished` follows, and no `idle`."""
+        self._save_end(final, then=lambda: None)
+
+    def _save_end(self, final: Message, *, then: Callable[[], None]) -> None:
         def on_saved(saved: Message | None) -> None:
             if saved is not None:
                 self.finished.emit(saved)
             else:
                 self.orphaned.emit(final)
-            self.idle.emit()
+            then()
 
         def on_error(notice: Notice) -> None:
             self._unsaved[final.id] = final
@@ -98,7 +103,7 @@ class AnswerRecorder(QObject):
                 self._retry_timer.start()
             self.notice_raised.emit(_not_saved(notice, "It stays on the screen and saving it is tried again"))
             self.finished.emit(final)
-            self.idle.emit()
+            then()
 
         self._store.run(lambda store: save_end(store, final), on_saved, on_error, doing="saving the answer")
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal, Slot
 
 from app.answer import AnswerRecorder
-from app.chat_sampling import chat_sampling
+from app.chat_sampling import chat_sampling, other_sampling
 from app.conversations import AnswerStats, Conversation, Exchange, Message, MessageStatus
 from app.engine_commands import AnswerDelta, GenerateCommand
+from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
 from app.worker import EngineWorker
-from engine.generation import Finished, FinishReason, SamplingParams
+from engine.generation import Finished, FinishReason, PrefillStats, SamplingParams
 from engine.notices import Notice
 
 if TYPE_CHECKING:
@@ -27,20 +28,33 @@ class AnswerSession(QObject):
     """One answer at a time. It ends when its end is on disk, or when that has been tried and told."""
 
     started = Signal(str, object)  # conversation id, Message: WRITING, empty
+    left_out = Signal(str, int)  # conversation id, how many of its oldest messages are not read; may not come
+    prefilled = Signal(str, object)  # conversation id, PrefillStats
     extended = Signal(str, str, object)  # conversation id, message id, AnswerDelta
     finished = Signal(str, object)  # conversation id, Message
     orphaned = Signal(str, object)  # instead of `finished`: the conversation was deleted, nothing is on disk
     active_changed = Signal(bool)
     notice_raised = Signal(object)
 
-    def __init__(self, worker: EngineWorker, store: StoreSession, parent: QObject | None = None) -> None:
+    def __init__(
+        self,
+        worker: EngineWorker,
+        store: StoreSession,
+        settings: SettingsKeeper,
+        parent: QObject | None = None,
+    ) -> None:
         super().__init__(parent)
         self._worker = worker
+        self._settings = settings
         self._recorder = AnswerRecorder(store, self)
         self.active = False
+        self._conversation_id: str | None = None  # of the answer that is being written, or was last
         self._request_id: int | None = None  # None: the engine has nothing more to say
         self._device = ""
+        self._left_out = 0
         self._said: set[tuple[str, str, str]] = set()  # notices about a conversation, for the model there is
+        worker.prompt_shortened.connect(self._on_prompt_shortened)
+        worker.prefilled.connect(self._on_prefilled)
         worker.text_received.connect(self._on_text_received)
         worker.answer_finished.connect(self._on_finished)
         worker.answer_failed.connect(self._on_failed)
@@ -60,16 +74,32 @@ class AnswerSession(QObject):
         """These are on disk now."""
         self._recorder.forget_unsaved(messages)
 
-    def begin(self, exchange: Exchange, summary: ModelSummary | None) -> None:
-        """Ask for the answer whose row `exchange` made, by the model of `summary`."""
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation in which an answer is being written."""
+        return self._conversation_id if self.active else None
+
+    @property
+    def message_id(self) -> str | None:
+        """The answer that is being written."""
+        return self._recorder.begun.id if self._recorder.begun is not None else None
+
+    def begin(self, exchange: Exchange, summary: ModelSummary | None, *, anew: bool = False) -> None:
+        """Ask for the answer whose row `exchange` made, by the model of `summary`. `anew`: there is one
+        already, so this one is to be another.
+        """
         self.active = True
+        self._conversation_id = exchange.summary.id
+        self._left_out = 0
         self._recorder.begin(exchange.answer)
+        recommended = summary.sampling_defaults if summary else SamplingParams()
         self._device = summary.device if summary else ""
         self._request_id = self._worker.generate(
             GenerateCommand(
                 conversation_id=exchange.summary.id,
                 messages=exchange.history,
-                sampling=chat_sampling(summary.sampling_defaults if summary else SamplingParams()),
+                sampling=other_sampling(recommended) if anew else chat_sampling(recommended),
+                policy=self._settings.current.context_policy,
             )
         )
         self.started.emit(exchange.summary.id, exchange.answer)
@@ -86,6 +116,10 @@ class AnswerSession(QObject):
         if growing is not None and growing.conversation_id == conversation_id:
             self.stop()
 
+    def end_unbegun(self, message: Message) -> None:
+        """How an answer ended that was never begun; `finished` follows."""
+        self._recorder.end_unbegun(message)
+
     def as_it_stands(self, conversation: Conversation) -> Conversation:
         """`conversation`, read from disk, with what the disk doesn't have yet."""
         newer = {message.id: message for message in self._recorder.unsaved}
@@ -100,6 +134,19 @@ class AnswerSession(QObject):
         if self._recorder.begun is not None:  # the worker could not be ended in time
             self._end(MessageStatus.INTERRUPTED, None)
         self._recorder.close()
+
+    @Slot(int, int)
+    def _on_prompt_shortened(self, request_id: int, left_out: int) -> None:
+        growing = self._recorder.begun
+        if request_id == self._request_id and growing is not None:
+            self._left_out = left_out
+            self.left_out.emit(growing.conversation_id, left_out)
+
+    @Slot(int, object)
+    def _on_prefilled(self, request_id: int, stats: PrefillStats) -> None:
+        growing = self._recorder.begun
+        if request_id == self._request_id and growing is not None:
+            self.prefilled.emit(growing.conversation_id, stats)
 
     @Slot(int, object)
     def _on_text_received(self, request_id: int, delta: AnswerDelta) -> None:
@@ -125,6 +172,9 @@ class AnswerSession(QObject):
                 decode_seconds=finished.decode.seconds,
                 finish_reason=str(finished.finish_reason),
                 device=self._device,
+                reuse_reason=str(finished.prefill.reason or ""),
+                diverged_at=finished.prefill.diverged_at,
+                left_out=self._left_out,
             ),
         )
 

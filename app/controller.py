@@ -7,28 +7,29 @@ emitted on the GUI thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from app.answer import SAVED_AFTER_ALL, save_ends
+from app.answer import save_ends
+from app.answer_queue import Answering, AnswerQueue
 from app.answer_session import AnswerSession
 from app.conversations import Conversation, ConversationStore, ConversationSummary, Exchange, Message
 from app.engine_loop import EngineFactory, load_engine
 from app.load_marker import LoadMarker
+from app.message_sender import MessageSender, Sending
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
 from app.operations import BackgroundRunner
 from app.paths import AppPaths
-from app.refusals import refusal
+from app.refusals import ANSWERING
 from app.settings import Settings, load_settings
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
-from app.worker import EngineWorker
+from app.worker import EngineWorker, SlotTable
 from engine.notices import Notice
 
-__all__ = ["ChatController", "ModelPhase", "ModelState"]
+__all__ = ["Answering", "ChatController", "ModelPhase", "ModelState", "SlotTable"]
 
 T = TypeVar("T")
 
@@ -44,11 +45,19 @@ class ChatController(QObject):
 
     conversations_changed = Signal(list)  # list[ConversationSummary], newest first
     conversation_opened = Signal(object)  # Conversation | None; None: an empty chat with no row on disk yet
+    branch_shown = Signal(object)  # Conversation, the one that is open: other versions of its messages
     message_added = Signal(str, object)  # conversation id, Message: already on disk
+    answer_waiting = Signal(
+        str, object
+    )  # conversation id, Message: WAITING; its start or its end follows
     answer_started = Signal(str, object)  # conversation id, Message: WRITING, empty
+    messages_left_out = Signal(str, int)  # conversation id, how many of its oldest the model doesn't read
+    answer_prefilled = Signal(str, object)  # conversation id, PrefillStats
     answer_extended = Signal(str, str, object)  # conversation id, message id, AnswerDelta
     answer_finished = Signal(str, object)  # conversation id, Message
     answering_changed = Signal(bool)  # an answer is being written now, in any conversation
+    answers_changed = Signal(object)  # Answering: where one is being written, and where they wait
+    slots_changed = Signal(object)  # SlotTable
     model_state_changed = Signal(object)  # ModelState
     load_failed = Signal(
         object, object
@@ -86,28 +95,39 @@ class ChatController(QObject):
             inspector=inspector,
             parent=self,
         )
-        self._answer = AnswerSession(self._worker, self._store, self)
+        self._answer = AnswerSession(self._worker, self._store, self._settings, self)
+        self._queue = AnswerQueue(self._answer, self)
+        self._sender = MessageSender(self._store, self._answer, self._queue, models=self._models, parent=self)
+        self.slots = SlotTable()
         self._current_id: str | None = None
         self._view = 0  # counts what the chat pane was asked to show; an answer to an older wish is dropped
-        self._sending = False  # a message is on its way to disk
         self._closed = False
         self._connect_signals()
 
     def _connect_signals(self) -> None:
-        models, answer = self._models, self._answer
+        models, answer, queue, sender = self._models, self._answer, self._queue, self._sender
         models.state_changed.connect(self.model_state_changed)
+        models.state_changed.connect(queue.set_model)
         models.load_failed.connect(self.load_failed)
         models.inspected.connect(self.model_inspected)
         models.inspection_failed.connect(self.inspection_failed)
         models.recent_models_changed.connect(self.recent_models_changed)
         models.notice_raised.connect(self.notice_raised)
+        sender.saved.connect(self._on_sent)
+        sender.refused.connect(self._on_send_refused)
+        sender.notice_raised.connect(self.notice_raised)
+        queue.waiting.connect(self.answer_waiting)
+        queue.changed.connect(self.answers_changed)
         answer.started.connect(self.answer_started)
+        answer.left_out.connect(self.messages_left_out)
+        answer.prefilled.connect(self.answer_prefilled)
         answer.extended.connect(self.answer_extended)
         answer.finished.connect(self.answer_finished)
         answer.orphaned.connect(self._on_answer_orphaned)
         answer.active_changed.connect(self.answering_changed)
         answer.active_changed.connect(self._on_answer_active)
         answer.notice_raised.connect(self.notice_raised)
+        self._worker.slots_changed.connect(self._on_slots_changed)
 
     @property
     def model_state(self) -> ModelState:
@@ -116,6 +136,10 @@ class ChatController(QObject):
     @property
     def answering(self) -> bool:
         return self._answer.active
+
+    @property
+    def answers(self) -> Answering:
+        return self._queue.answering
 
     @property
     def current_conversation_id(self) -> str | None:
@@ -166,6 +190,8 @@ class ChatController(QObject):
         if self._closed:
             return True
         self._closed = True
+        self._sender.close()
+        self._queue.close()
         engine_ended = self._worker.shutdown()  # the end of a stopped answer arrives in here
         self._answer.close()
         inspection_ended = self._models.shutdown()
@@ -209,15 +235,15 @@ class ChatController(QObject):
         )
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """An answer that is being written in it is stopped first."""
-        self._answer.stop_in(conversation_id)
+        """An answer that is being written or waits in it is stopped first."""
+        self._queue.stop_in(conversation_id)
 
         def delete(store: ConversationStore) -> list[ConversationSummary]:
             store.delete(conversation_id)
             return store.summaries()
 
         def on_deleted(summaries: list[ConversationSummary]) -> None:
-            self._answer.stop_in(conversation_id)  # a message may have been on its way when the deletion was
+            self._queue.stop_in(conversation_id)  # a message may have been on its way when the deletion was
             self._worker.forget(conversation_id)
             self.conversations_changed.emit(summaries)
             if self._current_id == conversation_id:
@@ -225,45 +251,63 @@ class ChatController(QObject):
 
         self._ask_store(delete, on_deleted, self.notice_raised.emit, doing="deleting the conversation")
 
+    def fork_conversation(self, message_id: str) -> None:
+        """Open a new conversation that begins with a copy of the messages up to this one."""
+        if self._queue.is_open(message_id):
+            self.notice_raised.emit(ANSWERING)
+            return
+        self._view += 1
+        view, unsaved = self._view, self._answer.unsaved
+
+        def fork(store: ConversationStore) -> tuple[Conversation, list[ConversationSummary]]:
+            save_ends(store, unsaved)  # they may be among what is copied
+            return store.fork(message_id), store.summaries()
+
+        def on_forked(forked: tuple[Conversation, list[ConversationSummary]]) -> None:
+            conversation, summaries = forked
+            self._answer.forget_unsaved(unsaved)
+            self.conversations_changed.emit(summaries)
+            self._show(conversation, view)
+
+        self._ask_store(fork, on_forked, self.notice_raised.emit, doing="branching the conversation")
+
+    def select_version(self, message_id: str, delta: int) -> None:
+        """Show the version of a message that comes `delta` after (before, if negative) the one that is shown,
+        with what followed it. Ends in `branch_shown`.
+        """
+        self._ask_store(
+            lambda store: store.select_version(message_id, delta),
+            self._show_branch,
+            self.notice_raised.emit,
+            doing="showing another version",
+        )
+
     # Messages
 
     def send_message(self, text: str) -> None:
-        """Ends in exactly one of `send_accepted` and `send_rejected`.
+        """Ends in exactly one of `send_accepted` and `send_rejected`. While an answer is being written in
+        another conversation, the answer to this one waits.
 
         In a new chat the order is: send_accepted, conversation_opened (the new row, no messages yet),
         message_added, answer_started. In an existing one conversation_opened is left out.
         """
-        reason = refusal(
-            text,
-            self.model_state,
-            last_failure=self._models.last_failure,
-            busy=self._sending or self._answer.active,
-            closing=self._closed,
-        )
-        if reason is not None:
-            self.send_rejected.emit(text, reason)
-            return
-        self._sending = True
-        sent = _Sent(text, self._current_id, self._view, self._answer.unsaved)
-        summary = self.model_state.summary
-        model_path = summary.path if summary else None
+        self._sender.send(Sending(text, self._current_id, self._view))
 
-        def begin(store: ConversationStore) -> tuple[Exchange, list[ConversationSummary]]:
-            save_ends(store, sent.unsaved)  # the model reads the history from the store, so it must be whole
-            exchange = store.begin_exchange(sent.conversation_id, text, model_path=model_path)
-            return exchange, store.summaries()
+    def edit_message(self, message_id: str, text: str) -> None:
+        """Send another version of a question of the open conversation; the old one is kept beside it with
+        what followed. As `send_message`, with branch_shown (up to the question) in place of message_added.
+        """
+        self._sender.send(Sending(text, self._current_id, self._view, message_id=message_id))
 
-        def on_error(notice: Notice) -> None:
-            self._sending = False
-            self.send_rejected.emit(text, notice)
-
-        self._ask_store(
-            begin, lambda saved: self._on_sent(sent, *saved), on_error, doing="saving the message"
-        )
+    def regenerate_answer(self, message_id: str) -> None:
+        """Ask for another version of an answer of the open conversation. Ends in branch_shown (up to its
+        question) and answer_started, or in a notice.
+        """
+        self._sender.send(Sending("", self._current_id, self._view, message_id=message_id, anew=True))
 
     def stop_answer(self) -> None:
-        """End the answer that is being written; its text so far is kept."""
-        self._answer.stop()
+        """End the answer that is being written or waits in the open conversation; its text so far is kept."""
+        self._queue.stop_in(self._current_id)
 
     # The model
 
@@ -283,8 +327,8 @@ class ChatController(QObject):
         self._models.cancel_load()
 
     def unload_model(self) -> None:
-        """An answer that is being written is stopped first."""
-        self.stop_answer()
+        """Answers that are being written or wait are stopped first."""
+        self._queue.stop_all()
         self._models.unload()
 
     def update_settings(self, **changes: Any) -> None:
@@ -310,23 +354,37 @@ class ChatController(QObject):
             return
         self._current_id = conversation.summary.id if conversation else None
         self._settings.change(last_conversation_id=self._current_id)
-        self.conversation_opened.emit(self._answer.as_it_stands(conversation) if conversation else None)
+        self.conversation_opened.emit(self._queue.as_it_stands(conversation) if conversation else None)
 
-    def _on_sent(self, sent: _Sent, exchange: Exchange, summaries: list[ConversationSummary]) -> None:
-        """The question is on disk: show it and ask for the answer."""
-        self._sending = False
-        if sent.unsaved:
-            self._answer.forget_unsaved(sent.unsaved)
-            self.notice_raised.emit(SAVED_AFTER_ALL)
-        conversation_id = exchange.summary.id
-        self.send_accepted.emit(sent.text)
-        if sent.conversation_id is None:
-            self._show(Conversation(exchange.summary), sent.view)
+    def _show_branch(self, conversation: Conversation) -> None:
+        if conversation.summary.id == self._current_id:
+            self.branch_shown.emit(self._queue.as_it_stands(conversation))
+
+    @Slot(object, object, object)
+    def _on_sent(self, sending: Sending, exchange: Exchange, summaries: list[ConversationSummary]) -> None:
+        """The question is on disk: show it; its answer comes after this."""
+        if not sending.anew:
+            self.send_accepted.emit(sending.text)
+        if sending.message_id:
+            self.conversations_changed.emit(summaries)
+            self._show_branch(Conversation(exchange.summary, exchange.history))
+            return
+        if sending.conversation_id is None:
+            self._show(Conversation(exchange.summary), sending.view)
         self.conversations_changed.emit(summaries)
-        self.message_added.emit(conversation_id, exchange.question)
-        if self._closed:
-            return  # the row of the answer is found at the next start, and marked as interrupted
-        self._answer.begin(exchange, self.model_state.summary)
+        self.message_added.emit(exchange.summary.id, exchange.question)
+
+    @Slot(object, object)
+    def _on_send_refused(self, sending: Sending, notice: Notice) -> None:
+        if sending.anew:
+            self.notice_raised.emit(notice)
+        else:
+            self.send_rejected.emit(sending.text, notice)
+
+    @Slot(object)
+    def _on_slots_changed(self, table: SlotTable) -> None:
+        self.slots = table
+        self.slots_changed.emit(table)
 
     def _raise_notice(self, notice: Notice) -> None:
         self.notice_raised.emit(notice)
@@ -346,13 +404,3 @@ class ChatController(QObject):
                 self.notice_raised.emit,
                 doing="reading the list of conversations",
             )
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """A message on its way to disk, and what was on screen when it was sent."""
-
-    text: str
-    conversation_id: str | None
-    view: int
-    unsaved: tuple[Message, ...]  # answers that go to disk with it

@@ -9,18 +9,20 @@ CLOSING = Notice("closing", "The program is closing.", "The message was not sent
 EMPTY = Notice("empty-message", "There is nothing to send yet.", "Write a message first.")
 ANSWERING = Notice(
     "answer-in-progress",
-    "An answer is still being written.",
-    "Wait for its end or stop it, then send the message.",
+    "An answer is still being written here.",
+    "Wait for its end or stop it, then try again.",
 )
 
 
 def refusal(
-    text: str, model: ModelState, *, last_failure: Notice | None, busy: bool, closing: bool
+    text: str | None, model: ModelState, *, last_failure: Notice | None, busy: bool, closing: bool
 ) -> Notice | None:
-    """None: `text` can be sent. `busy`: a message or an answer is on its way."""
+    """None: `text` can be sent (a text of None: another answer is asked for). `busy`: a message is on its
+    way, or an answer in the same conversation.
+    """
     if closing:
         return CLOSING
-    if not text.strip():
+    if text is not None and not text.strip():
         return EMPTY
     if busy:
         return ANSWERING

@@ -598,7 +598,12 @@ from engine.generation import Prefilled, PrefillStats, SamplingParams, TextDelta
 
 class Talker:
     summary = SimpleNamespace(
-        path=Path("/m"), name="m", device="cpu", sampling_defaults=SamplingParams(), notices=()
+        path=Path("/m"),
+        name="m",
+        device="cpu",
+        context_length=1_000_000,
+        sampling_defaults=SamplingParams(),
+        notices=(),
     )
     def chat_prompt(self, messages):
         return ChatPrompt(ids=(1,), text="", notices=())
@@ -607,6 +612,8 @@ class Talker:
         for number in itertools.count():
             time.sleep(0.001)  # a model takes its time; without it the answer would outgrow the memory
             yield TextDelta(f"word{number} ", number)
+    def slot_table(self):
+        return ()
 
 app.answer.SAVE_INTERVAL_MS = 10
 application = QCoreApplication(sys.argv)
