@@ -69,7 +69,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     assert strip_kernels.strip_kernels() is not None  # initialises LLVM, too
     if options.level != "native":
         kernels = strip_kernels.compile_kernels(options.level)
-        strip_matrix.strip_kernels = lambda: kernels  # type: ignore[attr-defined]
+        vars(strip_matrix)["strip_kernels"] = lambda: kernels
     return {weights: speeds(options, weights, CpuBackend) for weights in ("q4", "q8")}
 
 
