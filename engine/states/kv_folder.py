@@ -1,0 +1,293 @@
+"""The files of one data folder: a budget, the oldest out first, found again at the next start.
+
+A file's name is made of its conversation and of what computed it, so that a conversation has one for each
+model, and whoever deletes a conversation finds them all without knowing a model. A file's time of change is
+when its state was used last. Nothing that happens to the folder is an error: what can't be kept or read is
+told in notices, and computed again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import shutil
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.checkpoints.foreign_files import shown
+from engine.notices import Notice
+from engine.states.kv_file import KvFileError, KvKey, file_bytes, read_kv_header, read_kv_pages
+from engine.states.kv_writer import StoredState, writer_of
+from engine.weights.part_file import remove_unused
+from engine.weights.strip_cache import LEAST_FREE_BYTES
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_LIMIT_BYTES = 10 * 10**9
+LIMIT_FRACTION = 0.1  # of the disk
+
+_NAME_DIGITS = 24  # of each half of a file's name
+_FILE_NAME = re.compile(r"[0-9a-f]{24}-[0-9a-f]{24}\.safetensors")
+_PART_NAME = re.compile(r"[0-9a-f]{24}-[0-9a-f]{24}\.[0-9a-f]{12}\.part")
+_APP_NAME = "kestrel-chat"
+
+
+def default_root() -> Path:
+    """The folder for states in the person's data folder."""
+    import platformdirs
+
+    return platformdirs.user_data_path(_APP_NAME, appauthor=False) / "states"
+
+
+def default_limit(root: Path) -> int:
+    """Bytes that the folder may hold: a tenth of its disk, but no more than 10 GB."""
+    for folder in (root, *root.parents):
+        try:
+            return min(MAX_LIMIT_BYTES, int(LIMIT_FRACTION * shutil.disk_usage(folder).total))
+        except OSError:  # not there yet: its parent is on the same disk
+            continue
+    return MAX_LIMIT_BYTES
+
+
+def forget_conversation(root: Path, conversation: str) -> tuple[Notice, ...]:
+    """Removes what is kept of a conversation, of every model, and what is just being written. Needs no model.
+    The notice says that something could not be removed.
+    """
+    writer = writer_of(root)
+    writer.forget(conversation)
+    name = _digest(conversation)
+    with writer.lock:
+        for path in _entries(root):
+            if path.name.startswith(f"{name}-"):
+                writer.unlink(path)
+        stuck, writer.stuck[:] = tuple(writer.stuck), []
+    return tuple(_stuck(path) for path in stuck)
+
+
+class KvFolder:
+    """What is kept on disk of one model's conversations. To be used from one thread."""
+
+    def __init__(self, root: Path, key: KvKey, *, context: int, limit_bytes: int | None = None) -> None:
+        """Touches nothing; the folder is made when something is written into it. context: tokens."""
+        self.root = root
+        self._key = key
+        self._context = context
+        self._limit = default_limit(root) if limit_bytes is None else limit_bytes
+        self._writer = writer_of(root)
+        self._notices: list[Notice] = []
+        self._failed = False  # the last write did; that is told once
+
+    @property
+    def num_pending(self) -> int:
+        """States that are still to be written, by whomever."""
+        return self._writer.num_pending
+
+    def wait(self) -> None:
+        """Until nothing is left to be written."""
+        self._writer.wait()
+
+    def path(self, conversation: str) -> Path:
+        return self.root / f"{_digest(conversation)}-{_digest(self._key.as_json())}.safetensors"
+
+    def index(self) -> list[StoredState]:
+        """What is there of this model, by headers alone. What can't be used is removed, with a notice."""
+        self.wait()  # a model that was unloaded just now may still be writing
+        self._remove_abandoned()
+        mine = _digest(self._key.as_json())
+        found = []
+        for kept in _kept_files(self.root):
+            if kept.path.stem.partition("-")[2] != mine:
+                continue
+            try:
+                header = read_kv_header(kept.path, self._key, context=self._context)
+            except KvFileError as error:
+                self._unusable(kept.path, error)
+                continue
+            if self.path(header.conversation) == kept.path:
+                found.append(self._stored(header.conversation, header.ids, kept.used_ns))
+            else:
+                self._unusable(kept.path, KvFileError("its name belongs to another conversation"))
+        return found
+
+    def has_other_model(self, conversation: str) -> bool:
+        """Whether something is kept of the conversation, but of another model."""
+        name, own = _digest(conversation), self.path(conversation)
+        return any(path.name.startswith(f"{name}-") and path != own for path in _entries(self.root))
+
+    def read(self, stored: StoredState, count: int) -> list[torch.Tensor] | None:
+        """The first `count` pages. None: the file had to make room for others. Raises KvFileError if it can't
+        be used; it is removed then, and a notice says so.
+        """
+        try:
+            return read_kv_pages(stored.path, self._key, context=self._context, ids=stored.ids, count=count)
+        except KvFileError as error:
+            if not stored.path.exists():
+                return None
+            self._unusable(stored.path, error)
+            raise
+
+    def write(
+        self, conversation: str, ids: array[int], pages: Sequence[torch.Tensor], *, used_ns: int
+    ) -> StoredState:
+        """Begins to write; `ready` or `failed` say what has become of it. An older file of the conversation
+        is replaced.
+        """
+        stored = StoredState(
+            self._writer,
+            self.path(conversation),
+            self._key,
+            conversation=conversation,
+            ids=ids,
+            used_ns=used_ns,
+            pages=pages,
+            ready=False,
+        )
+        self._writer.submit(stored, self._make_room, self._on_end)
+        return stored
+
+    def forget(self, conversation: str) -> None:
+        """Removes what is kept of a conversation, of every model."""
+        self._notices += forget_conversation(self.root, conversation)
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """What went wrong since the last time this was asked."""
+        with self._writer.lock:
+            found, self._notices = tuple(self._notices), []
+            stuck, self._writer.stuck[:] = tuple(self._writer.stuck), []
+        return (*found, *(_stuck(path) for path in stuck))
+
+    def _stored(self, conversation: str, ids: array[int], used_ns: int) -> StoredState:
+        return StoredState(
+            self._writer,
+            self.path(conversation),
+            self._key,
+            conversation=conversation,
+            ids=ids,
+            used_ns=used_ns,
+        )
+
+    def _make_room(self, stored: StoredState) -> bool:
+        """Before a write, on the writer's thread. What was used later than this state stays; False: then
+        there is no room.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        num_bytes = file_bytes(self._key, len(stored.ids))
+        files = [file for file in _kept_files(self.root) if file.path != stored.path]
+        older = [file for file in files if file.used_ns <= stored.used_ns]
+        excess = sum(file.num_bytes for file in files) + num_bytes - self._limit
+        if num_bytes > self._limit:
+            self._tell_once(f"one needs more than the {self._limit / 1e9:.1f} GB that they may take", "")
+            return False
+        missing = num_bytes + LEAST_FREE_BYTES - shutil.disk_usage(self.root).free
+        if not _remove_oldest(older, max(excess, missing)):
+            if missing > excess:
+                raise OSError(errno.ENOSPC, "the disk is full")
+            return False  # it is the oldest itself
+        return True
+
+    def _on_end(self, error: OSError | None) -> None:
+        folder = shown(self.root)
+        if error is None:
+            self._failed = False
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            self._tell_once(f"the disk of {folder} is full", "Free some space there.")
+        else:
+            self._tell_once(
+                f"{folder} can't be written ({error.strerror or error})",
+                "Check that folder's permissions and disk.",
+            )
+
+    def _tell_once(self, why: str, hint: str) -> None:
+        """Not for every state: the folder stays as it is until somebody does something about it."""
+        with self._writer.lock:
+            if self._failed:
+                return
+            self._failed = True
+            self._notices.append(
+                Notice(
+                    "states-not-kept",
+                    f"What is computed of conversations can't be kept on disk: {why}; it may have to be "
+                    "computed again.",
+                    hint,
+                )
+            )
+
+    def _unusable(self, path: Path, error: KvFileError) -> None:
+        self._notices.append(
+            Notice(
+                "state-outdated",
+                "What was kept of a conversation comes from another version of the program; it is computed "
+                "again.",
+            )
+            if error.outdated
+            else Notice(
+                "state-unusable",
+                f"What was kept of a conversation can't be used ({error}); it is computed again.",
+                "If this happens more than once, check the disk.",
+            )
+        )
+        with self._writer.lock:
+            self._writer.unlink(path)
+
+    def _remove_abandoned(self) -> None:
+        """Removes what processes left behind that ended while they were writing."""
+        for path in _entries(self.root):
+            if _PART_NAME.fullmatch(path.name):
+                try:
+                    remove_unused(path)
+                except OSError:  # tried again at the next start; a folder that can't be written tells itself
+                    pass
+
+
+@dataclass(frozen=True)
+class _KeptFile:
+    path: Path
+    num_bytes: int
+    used_ns: int
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_NAME_DIGITS // 2).hexdigest()
+
+
+def _stuck(path: Path) -> Notice:
+    return Notice(
+        "state-file-stays",
+        f"The file {shown(path)} holds what was computed of a conversation and can't be removed.",
+        "Check its folder's permissions, and remove it yourself.",
+    )
+
+
+def _kept_files(root: Path) -> Iterator[_KeptFile]:
+    for path in _entries(root):
+        if _FILE_NAME.fullmatch(path.name):
+            try:
+                status = path.stat()
+            except OSError:  # another process removed it, or it can't be reached
+                continue
+            yield _KeptFile(path, status.st_size, status.st_mtime_ns)
+
+
+def _remove_oldest(files: Iterable[_KeptFile], num_bytes: int) -> bool:
+    """Whether `num_bytes` are freed, by removing what was used least recently and is not open."""
+    for file in sorted(files, key=lambda file: file.used_ns):
+        if num_bytes <= 0:
+            break
+        try:
+            if remove_unused(file.path):
+                num_bytes -= file.num_bytes
+        except OSError:  # it can't be removed, so it counts as one in use
+            continue
+    return num_bytes <= 0
+
+
+def _entries(root: Path) -> list[Path]:
+    try:
+        return list(root.iterdir())
+    except OSError:  # not there, or unreadable: nothing can be kept in it, and writing tells so
+        return []

@@ -1,0 +1,184 @@
+"""Writes states to disk on a thread of its own: no answer waits for the disk.
+
+A state that is being written stays in memory until its file is whole. The thread starts with the first one,
+ends when there are none, and the interpreter does not end before it: what is being written at the end of the
+program is written to the end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from engine.states.kv_file import KvKey, WritingStopped, write_kv_file
+
+if TYPE_CHECKING:
+    import torch
+
+MakeRoom = Callable[["StoredState"], bool]
+OnEnd = Callable[[OSError | None], None]  # why it could not be written; None: it was
+
+
+class StoredState:
+    """One state's file: being written, there, or gone. See `engine.states.state.DiskCopy`."""
+
+    def __init__(
+        self,
+        writer: KvWriter,
+        path: Path,
+        key: KvKey,
+        *,
+        conversation: str,
+        ids: array[int],
+        used_ns: int,
+        pages: Sequence[torch.Tensor] = (),
+        ready: bool = True,
+    ) -> None:
+        """pages: what is to be written, where the file isn't `ready`."""
+        self.path = path
+        self.key = key
+        self.conversation = conversation
+        self.ids = ids
+        self.used_ns = used_ns
+        self.ready = ready
+        self.failed = False
+        self._writer = writer
+        self._pages = pages
+        self._stop = threading.Event()
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more will happen to it by itself."""
+        return self.ready or self.failed
+
+    def remove(self) -> None:
+        """The file is gone, and if it is only being written, there will never be one."""
+        self._stop.set()
+        with self._writer.lock:  # a file that is just put at its place is there then, and removed
+            self.ready, self.failed = False, True
+            self._writer.unlink(self.path)
+
+    def write(self, make_room: MakeRoom, on_end: OnEnd) -> None:
+        """Called by the writer's thread."""
+        try:
+            if not self._stop.is_set() and make_room(self):
+                self._write()
+                on_end(None)
+        except WritingStopped:
+            pass
+        except OSError as error:
+            on_end(error)
+        finally:
+            self._pages = ()
+            self.failed = not self.ready
+
+    def _write(self) -> None:
+        file = write_kv_file(
+            self.path,
+            self.key,
+            conversation=self.conversation,
+            ids=self.ids,
+            pages=self._pages,
+            stop=self._stop,
+        )
+        try:
+            with self._writer.lock:
+                if self._stop.is_set():
+                    raise WritingStopped
+                file.finish()
+                self.ready = True
+                self._date()
+        finally:
+            file.abort()  # does nothing to a file that is at its place
+
+    def _date(self) -> None:
+        try:
+            os.utime(self.path, ns=(self.used_ns, self.used_ns))
+        except OSError:  # it counts as used just now, then, and goes a little later than it should
+            pass
+
+
+class KvWriter:
+    """The thread of one folder. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # held while a file appears or goes
+        self.stuck: list[Path] = []  # files that could not be removed
+        self._jobs: deque[tuple[StoredState, MakeRoom, OnEnd]] = deque()  # the first is being written
+        self._idle = threading.Condition(self.lock)
+        self._running = False
+
+    @property
+    def num_pending(self) -> int:
+        with self.lock:
+            return len(self._jobs)
+
+    def submit(self, state: StoredState, make_room: MakeRoom, on_end: OnEnd) -> None:
+        with self.lock:
+            self._jobs.append((state, make_room, on_end))
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="kv-writer", daemon=False).start()
+
+    def forget(self, conversation: str) -> None:
+        """Nothing more is written of it, by whatever store it was given here."""
+        with self.lock:
+            states = [state for state, _, _ in self._jobs if state.conversation == conversation]
+        for state in states:
+            state.remove()
+
+    def wait(self) -> None:
+        """Until nothing is left to be written."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._running)
+
+    def unlink(self, path: Path) -> None:
+        """Never raises: a file that can't be removed is kept in `stuck`."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            with self.lock:
+                self.stuck.append(path)
+
+    def _run(self) -> None:
+        try:
+            while self._write_next():
+                pass
+        finally:  # also when the program itself is at fault: whoever waits must not wait for ever
+            with self.lock:
+                self._running = False
+                self._idle.notify_all()
+
+    def _write_next(self) -> bool:
+        with self.lock:
+            if not self._jobs:
+                self._running = False  # from here on, a new job needs a new thread
+                return False
+            state, make_room, on_end = self._jobs[0]
+        try:
+            state.write(make_room, on_end)
+        finally:
+            with self.lock:
+                self._jobs.popleft()
+        return True
+
+
+_writers: WeakValueDictionary[Path, KvWriter] = WeakValueDictionary()
+_writers_lock = threading.Lock()
+
+
+def writer_of(root: Path) -> KvWriter:
+    """The writer of a folder: one in this process, so that a model that is loaded again finds what was still
+    being written when it was unloaded.
+    """
+    with _writers_lock:
+        writer = _writers.get(root)
+        if writer is None:
+            writer = _writers[root] = KvWriter()
+        return writer

@@ -1,0 +1,145 @@
+"""Idle states out of the pool: as copies in memory within a budget, then as files; and back.
+
+A copy in memory is let go only when its file is whole. Where there is no file to be had, the state is lost,
+and its conversation's next answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from engine.notices import Notice
+from engine.states.kv_file import KvFileError
+from engine.states.kv_folder import KvFolder
+from engine.states.kv_writer import StoredState
+from engine.states.state import DiskCopy, RamCopy, State
+
+if TYPE_CHECKING:
+    import torch
+
+OnLost = Callable[[State, int, bool], None]
+"""Called with a state of which nothing is left, how many tokens it had, and whether a notice has said why."""
+
+_MAX_PENDING = 4  # states that wait to be written, in memory beyond the budget; a slow disk must not fill it
+
+
+class Parking:
+    """To be used from one thread."""
+
+    def __init__(self, folder: KvFolder | None, *, ram_budget: int, on_lost: OnLost) -> None:
+        """folder: None keeps nothing on disk. ram_budget: bytes of pages that copies in memory may take."""
+        self._folder = folder
+        self._budget = ram_budget
+        self._on_lost = on_lost
+
+    def index(self) -> list[State]:
+        """What earlier runs of the program left on disk."""
+        if self._folder is None:
+            return []
+        return [
+            State(stored.conversation, ids=stored.ids[:], disk=stored, used_ns=stored.used_ns)
+            for stored in self._folder.index()
+        ]
+
+    def park(self, state: State) -> None:
+        """Its pages are in memory then, and those in the pool are free."""
+        assert state.live is not None
+        ledger, sequence = state.live.home.ledger, state.live.sequence
+        pages = tuple(ledger.read(sequence))
+        state.park(RamCopy(ledger.pool.geometry, state.ids[:], pages))
+
+    def settle(self, idle: Iterable[State]) -> None:
+        """Has the states that were used least recently written, until what stays in memory is within the
+        budget; lets them go when they are files. idle: every state that nobody uses.
+        """
+        in_ram = [state for state in idle if state.ram is not None]
+        staying = [state for state in in_ram if not _is_being_written(state)]
+        excess = sum(_ram_bytes(state) for state in staying) - self._budget
+        for state in sorted(staying, key=lambda state: state.used_ns):
+            if excess <= 0:
+                break
+            excess -= _ram_bytes(state)
+            self._send_away(state)
+
+    def pages(self, state: State, count: int) -> list[torch.Tensor] | None:
+        """Copies of the first `count` pages of a state that is in no pool. None: they can't be had any more,
+        and nothing is left of the state.
+        """
+        if state.ram is not None:
+            return list(state.ram.pages[:count])
+        assert isinstance(state.disk, StoredState)
+        assert self._folder is not None
+        try:
+            pages = self._folder.read(state.disk, count)
+        except KvFileError:
+            self._lose(state, told=True)
+            return None
+        if pages is None:
+            self._lose(state)
+        return pages
+
+    def is_of_other_model(self, conversation: str) -> bool:
+        return self._folder is not None and self._folder.has_other_model(conversation)
+
+    def forget(self, conversation: str) -> None:
+        if self._folder is not None:
+            self._folder.forget(conversation)
+
+    def keep(self, states: Iterable[State]) -> None:
+        """Has everything written that is worth it, for the next start, and empties pool and memory; what was
+        used last comes first. Returns at once, the writing goes on.
+        """
+        for state in sorted(states, key=lambda state: -state.used_ns):
+            if state.live is not None:
+                self.park(state)
+            if state.ram is not None and self._folder is not None and not _is_on_disk(state):
+                self._write(state, self._folder)
+            state.ram = None
+
+    def wait(self) -> None:
+        """Until nothing is left to be written."""
+        if self._folder is not None:
+            self._folder.wait()
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        return () if self._folder is None else self._folder.take_notices()
+
+    def _send_away(self, state: State) -> None:
+        if _is_on_disk(state):
+            state.ram = None
+        elif self._folder is None or _has_failed(state) or self._folder.num_pending >= _MAX_PENDING:
+            self._lose(state)
+        else:
+            self._write(state, self._folder)
+
+    def _write(self, state: State, folder: KvFolder) -> None:
+        """An older file of the state lies at the same place, and is replaced."""
+        assert state.ram is not None
+        state.disk = folder.write(state.conversation, state.ram.ids, state.ram.pages, used_ns=state.used_ns)
+
+    def _lose(self, state: State, *, told: bool = False) -> None:
+        tokens = state.length
+        state.discard()
+        self._on_lost(state, tokens, told)
+
+
+def _is_on_disk(state: State) -> bool:
+    return state.disk is not None and state.disk.ready and _is_whole(state.disk, state)
+
+
+def _has_failed(state: State) -> bool:
+    return state.disk is not None and state.disk.failed and _is_whole(state.disk, state)
+
+
+def _is_being_written(state: State) -> bool:
+    disk = state.disk
+    return disk is not None and not disk.ready and not disk.failed and _is_whole(disk, state)
+
+
+def _is_whole(disk: DiskCopy, state: State) -> bool:
+    return len(disk.ids) == state.length  # it always stands for a beginning of the state's ids
+
+
+def _ram_bytes(state: State) -> int:
+    return 0 if state.ram is None else state.ram.num_bytes

@@ -1,0 +1,77 @@
+"""Which of all states has the longest prefix of some ids, and why it isn't longer.
+
+Ids are compared exactly, and nothing else decides what is reused.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from engine.generation import ReuseReason
+from engine.states.state import State
+
+_PLACES = ("pool", "ram", "disk")  # from near to far
+
+
+def common_prefix(left: array[int], right: array[int]) -> int:
+    """How many ids the two have in common from the start.
+
+    By halves: each comparison is one of memory, and together they look at every id about once.
+    """
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def best_prefix(own: State | None, others: Iterable[State], prompt: array[int]) -> tuple[State | None, int]:
+    """The state that has most of the prompt from its start, and how many tokens; None: no state has any.
+
+    The last token is never counted: its logits are needed, so it has to run. Where several have the same, the
+    conversation's own comes first, then what lies nearest.
+    """
+    wanted = prompt[:-1]
+    best, best_length = own, common_prefix(own.ids, wanted) if own is not None else 0
+    for state in others:
+        if state.length < best_length or (state.length and state.ids[0] != (prompt[0] if prompt else -1)):
+            continue
+        length = common_prefix(state.ids, wanted)
+        if length > best_length or (length == best_length and _is_nearer(state, best, own)):
+            best, best_length = state, length
+    return (best, best_length) if best_length else (None, 0)
+
+
+def parting(cached: array[int], prompt: array[int]) -> int | None:
+    """The first token at which the prompt differs from what is cached; None if one goes on where the other
+    ends.
+    """
+    length = common_prefix(cached, prompt)
+    return length if length < min(len(cached), len(prompt)) else None
+
+
+def reason_for(
+    own: array[int] | None, prompt: array[int], *, lost: ReuseReason | None, turns_dropped: bool
+) -> tuple[ReuseReason | None, int | None]:
+    """Why not more was reused, and the token at which the prompt left what was cached of its conversation.
+
+    own: what was cached of the conversation, None for nothing. lost: why it is nothing, where that is known.
+    turns_dropped: the prompt lacks turns because they didn't fit into the context.
+    """
+    if own is None:
+        return lost or ReuseReason.NEW, None
+    diverged_at = parting(own, prompt)
+    if diverged_at is None:
+        return None, None
+    reason = ReuseReason.CONTEXT_POLICY if turns_dropped else ReuseReason.HISTORY_REWRITTEN
+    return reason, diverged_at
+
+
+def _is_nearer(state: State, best: State | None, own: State | None) -> bool:
+    if best is None or best is own:
+        return False
+    return _PLACES.index(state.place) < _PLACES.index(best.place)
