@@ -191,7 +191,7 @@ class _StripLoader:
             )
         if self._narrow:
             yield Notice(
-                "matrices-in-groups-of-32",
+                "matrices-in-small-groups",
                 f"{self._narrow} of {total} matrices have a scale for every {BLOCK} inputs, because their "
                 f"rows don't divide into groups of {self._group}.",
             )

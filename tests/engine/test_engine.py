@@ -473,7 +473,7 @@ class TestLoad:
         report = inspect_model(MODEL, EngineConfig(weight_group=group))
         assert summary.weight_bytes == getattr(report.weight_bytes, weights)
         told = [notice.code for notice in summary.notices]
-        assert told == ([] if group == 32 else ["matrices-in-groups-of-32"])
+        assert told == ([] if group == 32 else ["matrices-in-small-groups"])
 
     def test_a_group_for_weights_that_are_not_packed_is_told(self, load: Load) -> None:
         assert [notice.code for notice in load(weight_group=256).summary.notices] == ["weight-group-unused"]

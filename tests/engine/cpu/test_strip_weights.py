@@ -226,7 +226,7 @@ def test_groups_of_256_are_taken_where_rows_divide_and_the_others_are_told(bits:
     backend = CpuBackend.load(
         spec, parameters, given_tensors(tensors), weights="q8" if bits == 8 else "q4", group=256
     )
-    assert [notice.code for notice in backend.notices] == ["matrices-in-groups-of-32"]
+    assert [notice.code for notice in backend.notices] == ["matrices-in-small-groups"]
     assert backend.notices[0].message.startswith("2 of 5 ")
     sizes = weight_bytes(spec, parameters, given_tensors(tensors).tensors(), group=256)
     assert backend.weight_bytes == (sizes.q8 if bits == 8 else sizes.q4)
@@ -261,7 +261,7 @@ def test_groups_of_256_are_kept_beside_those_of_32_and_told_again(tmp_path: Path
 
     made, kept = load_wide(), load_wide()
     assert made.notices == kept.notices
-    assert [notice.code for notice in kept.notices] == ["matrices-in-groups-of-32"]
+    assert [notice.code for notice in kept.notices] == ["matrices-in-small-groups"]
     assert torch.equal(logits(made, [1, 2, 3]), logits(kept, [1, 2, 3]))
 
 
