@@ -5,7 +5,8 @@
 LLAMA_BENCH is a llama-bench program that was built for the CPU of this machine. Each round has it read 512
 random tokens (its `pp512`) and decode 64 behind nothing (`tg64`), and has this engine do the same with 4-bit
 and 8-bit weights made of the same file; what else the machine does meets all alike. llama-bench warms up
-before each of its figures, and so do both of ours before the first round. Medians are compared.
+before each of its figures, and so do both of ours before the first round. Medians are compared; the best
+round stands in brackets beside each, which is nearer to what a quiet machine gives.
 
 Ours must decode at 0.8 of llama.cpp's speed or better with 4 bits, and read at 0.6; the program says whether
 it does, and ends with 1 where it doesn't. The last line is one JSON object.
@@ -49,6 +50,9 @@ class Speeds:
 
     def medians(self) -> dict[str, float]:
         return {"prefill": statistics.median(self.prefill), "decode": statistics.median(self.decode)}
+
+    def best(self) -> dict[str, float]:
+        return {"prefill": max(self.prefill), "decode": max(self.decode)}
 
 
 def load(path: Path, weights: WeightFormat) -> CpuBackend:
@@ -120,11 +124,13 @@ def main() -> int:
         )
 
     medians = {"llama.cpp": theirs.medians()}
+    best = {"llama.cpp": theirs.best()}
     ratios: dict[str, dict[str, float]] = {}
     for weights in FORMATS:
         found = medians[weights] = ours[weights].medians()
+        best[weights] = ours[weights].best()
         ratios[weights] = {kind: found[kind] / medians["llama.cpp"][kind] for kind in LEAST}
-    print(table(str(tests[0]["model_type"]), medians, ratios))
+    print(table(str(tests[0]["model_type"]), medians, best=best, ratios=ratios))
     enough = all(ratios["q4"][kind] >= least for kind, least in LEAST.items())
     print("4 bits are", "fast enough" if enough else "too slow", f"(at least {LEAST} of llama.cpp)")
     result = {
@@ -135,6 +141,7 @@ def main() -> int:
         "threads": options.threads,
         "rounds": options.rounds,
         "tokens_per_second": medians,
+        "best_tokens_per_second": best,
         "ratios": ratios,
         "enough": enough,
         "torch": version("torch"),
@@ -143,13 +150,19 @@ def main() -> int:
     return 0 if enough else 1
 
 
-def table(model_type: str, medians: dict[str, dict[str, float]], ratios: dict[str, dict[str, float]]) -> str:
+def table(
+    model_type: str,
+    medians: dict[str, dict[str, float]],
+    *,
+    best: dict[str, dict[str, float]],
+    ratios: dict[str, dict[str, float]],
+) -> str:
     lines = ["| | decode | of llama.cpp | prefill of 512 | of llama.cpp |", "| --- | --- | --- | --- | --- |"]
     for name, speeds in medians.items():
         cells = [f"llama.cpp, {model_type}" if name == "llama.cpp" else name]
         for kind in ("decode", "prefill"):
             ratio = f"{ratios[name][kind]:.2f}" if name in ratios else ""
-            cells += [f"{speeds[kind]:,.0f} tok/s", ratio]
+            cells += [f"{speeds[kind]:,.0f} ({best[name][kind]:,.0f}) tok/s", ratio]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
