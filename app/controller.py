@@ -47,9 +47,7 @@ class ChatController(QObject):
     conversation_opened = Signal(object)  # Conversation | None; None: an empty chat with no row on disk yet
     branch_shown = Signal(object)  # Conversation, the one that is open: other versions of its messages
     message_added = Signal(str, object)  # conversation id, Message: already on disk
-    answer_waiting = Signal(
-        str, object
-    )  # conversation id, Message: WAITING; its start or its end follows
+    answer_waiting = Signal(str, object)  # conversation id, Message: WAITING; its start or its end follows
     answer_started = Signal(str, object)  # conversation id, Message: WRITING, empty
     messages_left_out = Signal(str, int)  # conversation id, how many of its oldest the model doesn't read
     answer_prefilled = Signal(str, object)  # conversation id, PrefillStats

@@ -8,8 +8,16 @@ from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu
 
 from app.settings import Theme as ThemeChoice
+from app.ui.message_actions import MessageAction
 
 Key = QKeySequence.StandardKey
+_MESSAGE_ACTIONS = {  # with the message that has the focus, else the last one
+    MessageAction.EDIT: ("Edit the last message", "Ctrl+E"),
+    MessageAction.REGENERATE: ("Answer anew", "Ctrl+R"),
+    MessageAction.FORK: ("Branch into a new chat", "Ctrl+Shift+B"),
+    MessageAction.OLDER: ("Earlier version", "Alt+PgUp"),
+    MessageAction.NEWER: ("Later version", "Alt+PgDown"),
+}
 _THEME_NAMES = {ThemeChoice.SYSTEM: "As the system", ThemeChoice.LIGHT: "Light", ThemeChoice.DARK: "Dark"}
 
 
@@ -24,7 +32,10 @@ class WindowActions:
     unload: QAction
     rename: QAction
     delete: QAction
+    messages: dict[MessageAction, QAction]
+    copy_answer: QAction
     focus_message: QAction
+    toggle_live: QAction
     toggle_sidebar: QAction
     show_menu: QAction
     close: QAction
@@ -56,7 +67,10 @@ def build_actions(window: QMainWindow) -> WindowActions:
         rename=action("Rename conversation", "F2"),
         # No shortcut: Delete belongs to whatever has the focus, and the list handles it itself.
         delete=action("Delete conversation…"),
+        messages={one: action(name, keys) for one, (name, keys) in _MESSAGE_ACTIONS.items()},
+        copy_answer=action("Copy the last answer", "Ctrl+Shift+C"),
         focus_message=action("Write a message", "Ctrl+L"),
+        toggle_live=action("Show what the engine keeps", "Ctrl+J"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
         show_menu=action("Menu", "F10"),
         close=action("Close window", "Ctrl+W"),
@@ -70,10 +84,12 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     """The menu behind the button in the header."""
     menu = QMenu(window)
     menu.addActions([actions.new_chat, actions.rename, actions.delete])
+    message_menu = menu.addMenu("Message")
+    message_menu.addActions([*actions.messages.values(), actions.copy_answer])
     menu.addSeparator()
     menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()
-    menu.addActions([actions.toggle_sidebar, actions.focus_message])
+    menu.addActions([actions.toggle_sidebar, actions.toggle_live, actions.focus_message])
     theme_menu = menu.addMenu("Theme")
     theme_menu.addActions(list(actions.themes.values()))
     menu.addSeparator()

@@ -1,4 +1,4 @@
-"""The quiet line under an answer: what it cost, how it ended, and a button that copies it."""
+"""The quiet line under an answer: what it cost, how it ended, and what can be done with it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from PySide6.QtWidgets import QWidget
 
 from app.conversations import AnswerStats, Message, MessageStatus
-from app.ui.copy_button import CopyButton
 from app.ui.elided_label import ElidedLabel
+from app.ui.message_actions import MessageActions
+from app.ui.reuse_words import reuse_sentences, reuse_words
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_speed, format_tokens
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, scaled_font
@@ -47,7 +48,7 @@ def figures(message: Message) -> str:
         # The first token of an answer comes from the prefill.
         format_tokens(stats.decode_tokens + 1) if wrote else "",
         format_speed(stats.decode_tokens, stats.decode_seconds),
-        f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} reused" if stats.reused_tokens else "",
+        reuse_words(stats),
         stats.device.upper() if stats.device in ("cpu", "cuda") else stats.device,
     ]
     return _DOT.join(part for part in parts if part)
@@ -55,11 +56,7 @@ def figures(message: Message) -> str:
 
 def explanation(stats: AnswerStats) -> str:
     """The figures in whole sentences, for the tooltip."""
-    lines = []
-    if stats.prompt_tokens:  # 0: stopped before it was read
-        lines.append(f"The conversation so far was {format_tokens(stats.prompt_tokens)}.")
-    if stats.reused_tokens:
-        lines.append(f"{stats.reused_tokens:,} of them were still in memory and not computed again.")
+    lines = reuse_sentences(stats)
     if stats.prefill_seconds > 0:
         lines.append(f"Reading the rest took {stats.prefill_seconds:.2f} s.")
     if stats.decode_seconds > 0:
@@ -78,7 +75,7 @@ class AnswerFooter(QWidget):
 
     def __init__(self, text: Callable[[], str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._copy = CopyButton(text, "Copy answer", self)
+        self.actions_ = MessageActions("answer", text, self, shy_copy=False)
         self._ending = ElidedLabel("", self)
         self._figures = ElidedLabel("", self)
         set_role(self._figures, "small")
@@ -89,14 +86,16 @@ class AnswerFooter(QWidget):
         set_role(self._ending, "danger" if message.status is MessageStatus.FAILED else "warning")
         self._ending.setFont(scaled_font(SCALE_SMALL))
         self._ending.setVisible(bool(end))
+        self.actions_.show_message(message)
         stats = message.stats
         self._figures.setText(figures(message))
         self.setToolTip(explanation(stats) if stats is not None else "")  # seen where the label has none
 
     def arrange(self, width: int) -> int:
-        height = self._copy.height()
-        self._copy.move(width - self._copy.width() - SPACE_XS, 0)
-        room = self._copy.x() - SPACE_S
+        row = self.actions_.sizeHint()
+        height = row.height()
+        self.actions_.setGeometry(width - row.width() - SPACE_XS, 0, row.width(), height)
+        room = self.actions_.x() - SPACE_S
         left = 0
         if not self._ending.isHidden():
             self._ending.adjustSize()
@@ -107,4 +106,4 @@ class AnswerFooter(QWidget):
         return height
 
     def apply_theme(self) -> None:
-        self._copy.apply_theme()
+        self.actions_.apply_theme()

@@ -11,10 +11,13 @@ from PySide6.QtCore import QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLabel, QToolButton, QVBoxLayout, QWidget
 
+from app.context_policy import first_read, left_out_of
 from app.conversations import Conversation, Message
 from app.ui.composer import Composer
 from app.ui.empty_chat import EmptyChat
 from app.ui.icons import icon
+from app.ui.message_actions import MessageAction
+from app.ui.message_view import AnswerView, UserMessageView
 from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, TEXT_COLUMN_WIDTH, current_theme, theme_manager
 from app.ui.transcript import Transcript
@@ -26,11 +29,16 @@ _JUMP = 36  # pixels
 
 
 class ChatPane(QWidget):
-    """Signals: send_requested(str), stop_requested(), link_activated(QUrl): the window asks before it
-    opens one.
+    """Signals: send_requested(str), edit_requested(message id, text), regenerate_requested(message id),
+    fork_requested(message id), version_requested(message id, delta), stop_requested(), link_activated(QUrl):
+    the window asks before it opens one.
     """
 
     send_requested = Signal(str)
+    edit_requested = Signal(str, str)
+    regenerate_requested = Signal(str)
+    fork_requested = Signal(str)
+    version_requested = Signal(str, int)
     stop_requested = Signal()
     link_activated = Signal(QUrl)
 
@@ -38,6 +46,7 @@ class ChatPane(QWidget):
         super().__init__(parent)
         self.setProperty("role", "surface")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self._messages: list[Message] = []  # those that are shown; the text of a growing one is in its view
         self.transcript = Transcript(self)
         self.composer = Composer(self)
         self.empty = EmptyChat(self)
@@ -71,8 +80,11 @@ class ChatPane(QWidget):
 
     def _connect_signals(self) -> None:
         self.composer.send_requested.connect(self.send_requested)
+        self.composer.edit_requested.connect(self.edit_requested)
+        self.composer.edit_ended.connect(self._mark_edited)
         self.composer.stop_requested.connect(self.stop_requested)
         self.composer.refused.connect(self._on_refused)
+        self.transcript.asked.connect(self._on_asked)
         self.transcript.link_activated.connect(self.link_activated)
         self.transcript.at_bottom_changed.connect(self._on_at_bottom_changed)
         self.jump_button.clicked.connect(self.transcript.jump_to_end)
@@ -81,26 +93,90 @@ class ChatPane(QWidget):
     # What is shown
 
     def show_conversation(self, conversation: Conversation | None) -> None:
-        """None is a new, empty chat. What stands in the composer stays."""
-        messages = conversation.messages if conversation is not None else ()
-        self.empty.setVisible(not messages)
-        self.transcript.show_messages(messages)
+        """None is a new, empty chat. What stands in the composer stays, unless it is an edit."""
+        self.composer.end_edit()
+        self._messages = list(conversation.messages) if conversation is not None else []
+        self.empty.setVisible(not self._messages)
+        self.transcript.show_messages(self._messages)
+        self._show_left_out(left_out_of(self._messages))
+
+    def show_branch(self, conversation: Conversation) -> None:
+        """Other versions of the conversation that is shown."""
+        if self.composer.edited_id not in {message.id for message in conversation.messages}:
+            self.composer.end_edit()
+        self._messages = list(conversation.messages)
+        self.transcript.show_branch(self._messages)
+        self._show_left_out(left_out_of(self._messages))
 
     def add_message(self, message: Message) -> None:
         self.empty.hide()
+        self._messages.append(message)
         self.transcript.add(message)
 
     def start_answer(self, message: Message) -> None:
-        self.add_message(message)
+        """Adds the answer, or begins it where it was added before and waited."""
+        if message.id in {one.id for one in self._messages}:
+            self.transcript.begin_answer(message)
+        else:
+            self.add_message(message)
 
     def extend_answer(self, message_id: str, delta: AnswerDelta) -> None:
         self.transcript.extend_answer(message_id, delta)
 
     def finish_answer(self, message: Message) -> None:
+        self._messages = [message if one.id == message.id else one for one in self._messages]
         self.transcript.finish_answer(message)
 
+    def show_left_out(self, count: int) -> None:
+        """How many of the oldest messages the model does not read for the answer that is being written."""
+        self._show_left_out(count)
+
     def set_answering(self, answering: bool) -> None:
+        """An answer is being written here, or waits to be."""
         self.composer.set_answering(answering)
+        self.transcript.set_busy(answering)
+
+    def ask(self, action: MessageAction) -> None:
+        """Do this with the message that has the focus, or else with the last one that it can be done with."""
+        view = self.transcript.focused_view
+        if view is None or not view.actions_.offers(action):
+            views = (view for view in reversed(self.transcript.views) if view.actions_.offers(action))
+            view = next(views, None)
+        if view is not None:
+            self._on_asked(action, view.message_id)
+
+    def copy_last_answer(self) -> None:
+        answers = (view for view in reversed(self.transcript.views) if isinstance(view, AnswerView))
+        if (view := next(answers, None)) is not None:
+            view.actions_.copy.click()
+
+    def _on_asked(self, action: MessageAction, message_id: str) -> None:
+        match action:
+            case MessageAction.EDIT:
+                self._edit(message_id)
+            case MessageAction.REGENERATE:
+                self.regenerate_requested.emit(message_id)
+            case MessageAction.FORK:
+                self.fork_requested.emit(message_id)
+            case MessageAction.OLDER:
+                self.version_requested.emit(message_id, -1)
+            case MessageAction.NEWER:
+                self.version_requested.emit(message_id, +1)
+
+    def _edit(self, message_id: str) -> None:
+        view = self.transcript.view(message_id)
+        if view is not None and not self.composer.answering:
+            self.composer.begin_edit(message_id, view.text)
+            self._mark_edited()
+
+    def _mark_edited(self) -> None:
+        for view in self.transcript.views:
+            if isinstance(view, UserMessageView):
+                view.set_marked(view.message_id == self.composer.edited_id)
+
+    def _show_left_out(self, count: int) -> None:
+        message = first_read(self._messages, count)
+        self.transcript.set_left_out(message.id if message is not None else "", count)
 
     def set_model_ready(self, ready: bool, hint: str) -> None:
         """`hint` is said below the composer while nothing can be sent."""
@@ -150,7 +226,9 @@ class ChatPane(QWidget):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         control = bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
-        if event.key() == Qt.Key.Key_Escape and self.composer.answering:
+        if event.key() == Qt.Key.Key_Escape and self.composer.edited_id:
+            self.composer.end_edit()
+        elif event.key() == Qt.Key.Key_Escape and self.composer.answering:
             self.stop_requested.emit()
         elif event.key() == Qt.Key.Key_End and control:
             self.transcript.jump_to_end()

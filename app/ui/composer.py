@@ -10,6 +10,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
+from app.ui.edit_strip import EditStrip
 from app.ui.icons import icon
 from app.ui.message_edit import MessageEdit, is_long
 from app.ui.paste_chip import PasteChip
@@ -22,10 +23,13 @@ PLACEHOLDER = "Write a message"
 
 class Composer(QFrame):
     """Signals: send_requested(str) when there is something to send and it may be sent; stop_requested();
+    edit_requested(str, str) for the message with this id instead, while it is being edited; edit_ended();
     refused() when it may not be sent now; height_changed() after it grew or shrank.
     """
 
     send_requested = Signal(str)
+    edit_requested = Signal(str, str)
+    edit_ended = Signal()
     stop_requested = Signal()
     refused = Signal()
 
@@ -34,6 +38,9 @@ class Composer(QFrame):
         self._ready = False
         self._answering = False
         self._sent: str | None = None  # waits for `accept` or `reject`
+        self._edited_id = ""  # the message that is being edited
+        self._draft = ""  # what stood here before
+        self.strip = EditStrip(self)
         self.edit = MessageEdit(self)
         self.edit.setPlaceholderText(PLACEHOLDER)
         self.chip = PasteChip(self)
@@ -50,6 +57,7 @@ class Composer(QFrame):
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_L, SPACE_S, SPACE_S, SPACE_S)
         column.setSpacing(SPACE_XS)
+        column.addWidget(self.strip)
         column.addWidget(self.chip, 0, Qt.AlignmentFlag.AlignLeft)
         row = QHBoxLayout()
         row.setSpacing(SPACE_S)
@@ -63,6 +71,7 @@ class Composer(QFrame):
         self.edit.send_pressed.connect(self._send)
         self.edit.long_text_pasted.connect(self._hold_paste)
         self.edit.focus_changed.connect(self.update)
+        self.strip.cancelled.connect(self._on_edit_cancelled)
         self.chip.removed.connect(self._on_chip_removed)
         self.button.clicked.connect(self._on_button)
 
@@ -77,6 +86,37 @@ class Composer(QFrame):
     @property
     def answering(self) -> bool:
         return self._answering
+
+    @property
+    def edited_id(self) -> str:
+        """The message that is being edited; "" for none."""
+        return self._edited_id
+
+    def begin_edit(self, message_id: str, text: str) -> None:
+        """Takes the text of a message to be edited; what stood here comes back when that ends."""
+        if self._sent is not None:
+            return  # what was sent is still on its way
+        if not self._edited_id:
+            self._draft = self.text
+        self._edited_id = message_id
+        self.strip.show()
+        self.set_text(text)
+        self.edit.move_to_end()
+        self.edit.setFocus()
+        self._update_button()
+
+    def end_edit(self) -> None:
+        """Gives the edit up, or leaves it when it was sent."""
+        if not self._edited_id:
+            return
+        self._edited_id = ""
+        self._sent = None
+        self.strip.hide()
+        self.set_text(self._draft)
+        self._draft = ""
+        self.edit.move_to_end()
+        self._update_button()
+        self.edit_ended.emit()
 
     def set_text(self, text: str) -> None:
         self.chip.clear()
@@ -94,7 +134,9 @@ class Composer(QFrame):
 
     def accept(self, text: str) -> None:
         """`text` is on disk: takes it away, but nothing that was written since."""
-        if self._sent is not None:
+        if self._edited_id:
+            self.end_edit()
+        elif self._sent is not None:
             rest = self.text
             if rest.strip() == text.strip():
                 self.set_text("")
@@ -120,6 +162,7 @@ class Composer(QFrame):
         )
         self.edit.apply_theme()
         self.chip.apply_theme()
+        self.strip.apply_theme()
         self._update_button()
         self.update()
 
@@ -132,13 +175,20 @@ class Composer(QFrame):
             return
         self._sent = text
         self._update_button()
-        self.send_requested.emit(text)
+        if self._edited_id:
+            self.edit_requested.emit(self._edited_id, text)
+        else:
+            self.send_requested.emit(text)
 
     def _on_button(self) -> None:
         if self._answering:
             self.stop_requested.emit()
         else:
             self._send()
+        self.edit.setFocus()
+
+    def _on_edit_cancelled(self) -> None:
+        self.end_edit()
         self.edit.setFocus()
 
     def _hold_paste(self, text: str) -> None:
@@ -157,6 +207,8 @@ class Composer(QFrame):
             has_text = bool(self.chip.text) or not self.edit.is_blank
             enabled = self._ready and has_text and self._sent is None
             name, tip, image = "Send", "Send (Enter). Shift+Enter begins a new line.", "send"
+            if self._edited_id:
+                name, tip = "Send the edited message", "Send the edited message (Enter)"
         ink = theme.accent_text if enabled else theme.text_muted
         self.button.setEnabled(enabled)
         self.button.setIcon(icon(image, ink))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from PySide6.QtCore import QPointF, QRect, QSize, Qt
-from PySide6.QtGui import QColor, QPainter
+from PySide6.QtGui import QColor, QPainter, QPen
 from PySide6.QtWidgets import (
     QApplication,
     QLineEdit,
@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.titles import MAX_TITLE_LENGTH
-from app.ui.conversation_model import ANSWERING_ROLE, SUMMARY_ROLE, Index
+from app.ui.conversation_model import ANSWERING_ROLE, SUMMARY_ROLE, WAITING_ROLE, Index
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, current_theme, mixed, scaled_font
 
 _DOT_RADIUS = 3.5
@@ -57,16 +57,22 @@ class ConversationDelegate(QStyledItemDelegate):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRoundedRect(pill, 6, 6)
         area = self._title_area(option.rect)
-        if index.data(ANSWERING_ROLE):
-            self._paint_dot(painter, QPointF(area.right() - _DOT_RADIUS, area.center().y() + 1))
+        if index.data(ANSWERING_ROLE) or index.data(WAITING_ROLE):
+            centre = QPointF(area.right() - _DOT_RADIUS, area.center().y() + 1)
+            self._paint_dot(painter, centre, waiting=bool(index.data(WAITING_ROLE)))
             area.setRight(area.right() - _DOT_ROOM)
         painter.setFont(QApplication.font())
         painter.setPen(QColor(theme.text))
         title = painter.fontMetrics().elidedText(str(index.data()), Qt.TextElideMode.ElideRight, area.width())
         painter.drawText(area, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, title)
 
-    def _paint_dot(self, painter: QPainter, centre: QPointF) -> None:
+    def _paint_dot(self, painter: QPainter, centre: QPointF, *, waiting: bool) -> None:
         color = QColor(current_theme().accent)
+        if waiting:  # a ring that stands still
+            painter.setPen(QPen(color, 1.5))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawEllipse(centre, _DOT_RADIUS - 0.5, _DOT_RADIUS - 0.5)
+            return
         color.setAlphaF(0.35 + 0.65 * (0.5 + 0.5 * math.cos(2 * math.pi * self._step / _DOT_STEPS)))
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(color)

@@ -6,7 +6,7 @@ Signals: new_requested, open_requested(id), rename_requested(id, title), delete_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from PySide6.QtCore import (
     QEvent,
@@ -86,9 +86,11 @@ class ConversationList(QWidget):
             selection.setCurrentIndex(index, QItemSelectionModel.SelectionFlag.ClearAndSelect)
             self.view.scrollTo(index)
 
-    def set_answering(self, conversation_id: str | None) -> None:
-        """Lets the dot move beside the conversation in which an answer is being written."""
-        self.model.set_answering(conversation_id)
+    def set_answering(self, conversation_id: str | None, waiting: Collection[str] = ()) -> None:
+        """Lets the dot move beside the conversation in which an answer is being written; a ring stands beside
+        those in which one waits.
+        """
+        self.model.set_answering(conversation_id, waiting)
         if conversation_id is None:
             self._pulse.stop()
         elif not self._pulse.isActive():

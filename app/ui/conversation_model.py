@@ -5,7 +5,7 @@ Knows no widget. A heading is a row of its own that can't be chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ Index = QModelIndex | QPersistentModelIndex
 
 SUMMARY_ROLE = Qt.ItemDataRole.UserRole + 1  # ConversationSummary, None for a heading
 ANSWERING_ROLE = Qt.ItemDataRole.UserRole + 2  # bool: an answer is being written in it
+WAITING_ROLE = Qt.ItemDataRole.UserRole + 3  # bool: an answer waits for its turn in it
 
 
 def shown_title(summary: ConversationSummary) -> str:
@@ -39,6 +40,7 @@ class ConversationModel(QAbstractListModel):
         self._summaries: tuple[ConversationSummary, ...] = ()
         self._rows: list[Row] = []
         self._answering: str | None = None
+        self._waiting: frozenset[str] = frozenset()
 
     @property
     def summaries(self) -> tuple[ConversationSummary, ...]:
@@ -58,13 +60,14 @@ class ConversationModel(QAbstractListModel):
         self._rows = rows
         self.endResetModel()
 
-    def set_answering(self, conversation_id: str | None) -> None:
-        """Marks the conversation in which an answer is being written."""
-        before, self._answering = self._answering, conversation_id
-        for changed in {before, conversation_id} - {None}:
+    def set_answering(self, conversation_id: str | None, waiting: Collection[str] = ()) -> None:
+        """Marks the conversation in which an answer is being written, and those in which one waits."""
+        before = {self._answering, *self._waiting}
+        self._answering, self._waiting = conversation_id, frozenset(waiting)
+        for changed in before | {conversation_id, *waiting}:
             index = self.index_of(changed)
             if index.isValid():
-                self.dataChanged.emit(index, index, [ANSWERING_ROLE])
+                self.dataChanged.emit(index, index, [ANSWERING_ROLE, WAITING_ROLE])
 
     @property
     def answering(self) -> str | None:
@@ -114,7 +117,7 @@ class ConversationModel(QAbstractListModel):
         return self._conversation_data(content, role)
 
     def _conversation_data(self, summary: ConversationSummary, role: int) -> Any:
-        answering = summary.id == self._answering
+        answering, waiting = summary.id == self._answering, summary.id in self._waiting
         match role:
             case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
                 return shown_title(summary)
@@ -122,11 +125,14 @@ class ConversationModel(QAbstractListModel):
                 day = summary.updated_at.astimezone()
                 return plain_tooltip(f"{shown_title(summary)}\n{day:%Y-%m-%d %H:%M}")
             case Qt.ItemDataRole.AccessibleTextRole:
-                return shown_title(summary) + (", answer is being written" if answering else "")
+                state = "is being written" if answering else "waits for its turn" if waiting else ""
+                return shown_title(summary) + (f", answer {state}" if state else "")
         if role == SUMMARY_ROLE:
             return summary
         if role == ANSWERING_ROLE:
             return answering
+        if role == WAITING_ROLE:
+            return waiting
         return None
 
     def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:

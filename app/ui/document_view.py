@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from PySide6.QtCore import QEvent, QMimeData, Qt, QUrl
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QPalette, QTextCursor, QWheelEvent
+from PySide6.QtGui import QColor, QContextMenuEvent, QFont, QFontDatabase, QPalette, QTextCursor, QWheelEvent
 from PySide6.QtWidgets import QFrame, QTextBrowser, QWidget
 
 from app.ui.theme import current_theme, scaled_font
@@ -132,6 +132,9 @@ class DocumentView(QTextBrowser):
             super().wheelEvent(event)
             return
         event.ignore()  # the chat scrolls
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        event.ignore()  # the message has one menu for all its parts
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)

@@ -1,6 +1,6 @@
 """The top line: title of the conversation, the current model, and the menu.
 
-Signals: sidebar_toggled, model_clicked.
+Signals: sidebar_toggled, model_clicked, live_toggled.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class Header(QWidget):
 
     sidebar_toggled = Signal()
     model_clicked = Signal()
+    live_toggled = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -122,6 +123,9 @@ class Header(QWidget):
         self.title = ElidedLabel("", self)
         self.title.setProperty("role", "header-title")
         self.chip = ModelChip(self)
+        self.live_button = QToolButton(self)
+        self.live_button.setAccessibleName("Show or hide what the engine keeps")
+        self.live_button.setToolTip("Show or hide what the engine keeps (Ctrl+J)")
         self.menu_button = QToolButton(self)
         self.menu_button.setAccessibleName("Menu")
         self.menu_button.setToolTip("Menu (F10)")
@@ -132,15 +136,18 @@ class Header(QWidget):
         layout.addWidget(self.sidebar_button)
         layout.addWidget(self.title, 1)
         layout.addWidget(self.chip)
+        layout.addWidget(self.live_button)
         layout.addWidget(self.menu_button)
-        for button in (self.sidebar_button, self.menu_button):
+        for button in (self.sidebar_button, self.live_button, self.menu_button):
             button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.sidebar_button.clicked.connect(self.sidebar_toggled)
+        self.live_button.clicked.connect(self.live_toggled)
         self.chip.clicked.connect(self.model_clicked)
         self._paint_icons(current_theme())
         theme_manager().changed.connect(self._paint_icons)
 
     def _paint_icons(self, theme: Theme) -> None:
         self.sidebar_button.setIcon(icon("sidebar", theme.text_muted))
+        self.live_button.setIcon(icon("panel", theme.text_muted))
         self.menu_button.setIcon(icon("more", theme.text_muted))

@@ -12,31 +12,36 @@ from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QDialog, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
+from app.context_policy import ContextPolicy
 from app.controller import ChatController, ModelPhase, ModelState
-from app.conversations import Conversation, ConversationSummary, Message
+from app.conversations import ConversationSummary
 from app.operations import BackgroundRunner
 from app.settings import Theme as ThemeChoice
 from app.ui import dialogs
 from app.ui.actions import build_actions, build_menu
 from app.ui.banner import BannerStack
 from app.ui.chat_pane import ChatPane
+from app.ui.chat_presenter import ChatPresenter
 from app.ui.conversation_list import ConversationList
 from app.ui.conversation_model import shown_title
 from app.ui.drop_target import DropTarget
 from app.ui.header import Header
 from app.ui.icons import app_icon
+from app.ui.live_panel import LivePanel
+from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
 from app.ui.recent_models import why_unavailable
 from app.ui.severity import Severity
 from app.ui.status_line import STANDING_CODES, StatusLine
 from app.ui.theme import theme_manager
-from app.worker import AnswerDelta
 from engine.notices import Notice
 
 _SIZE = QSize(1100, 740)
 _MIN_SIZE = QSize(640, 460)
 _SIDEBAR_WIDTH = 250
 _SIDEBAR_MIN = 170
+_PANEL_WIDTH = 280
+_PANEL_MIN = 220
 _WRITE_ANYWAY = "You can write already; it stays until it is sent."
 
 
@@ -52,8 +57,6 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.controller = controller
         self.closed_cleanly = True  # False after a close: a thread did not end in time
-        self._summaries: dict[str, ConversationSummary] = {}
-        self._answering_in: str | None = None  # the conversation in which an answer is being written
         self._refusals: set[str] = set()  # codes of the notices that say why a message was not sent
         self._model_state = controller.model_state
         self._watched_handle: QObject | None = None
@@ -102,6 +105,16 @@ class MainWindow(QMainWindow):
         self.chat = ChatPane(self)
         self.loader = ModelLoader(self)
         self.status = StatusLine(self)
+        self.panel = LivePanel(self)
+        self.panel.setMinimumWidth(_PANEL_MIN)
+        self.presenter = ChatPresenter(
+            self.controller,
+            chat=self.chat,
+            conversations=self.conversations,
+            status=self.status,
+            panel=self.panel,
+            parent=self,
+        )
         self._pages = QStackedWidget(self)
         self._pages.addWidget(self.chat)
         self._pages.addWidget(self.loader)
@@ -119,8 +132,9 @@ class MainWindow(QMainWindow):
         self._splitter.setChildrenCollapsible(False)
         self._splitter.addWidget(self.conversations)
         self._splitter.addWidget(right)
+        self._splitter.addWidget(self.panel)
         self._splitter.setStretchFactor(1, 1)
-        self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH])
+        self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH - _PANEL_WIDTH, _PANEL_WIDTH])
         centre = QWidget(self)
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -141,6 +155,8 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(QByteArray.fromBase64(settings.window_geometry_base64.encode()))
         if settings.splitter_state_base64:
             self._splitter.restoreState(QByteArray.fromBase64(settings.splitter_state_base64.encode()))
+        self.panel.setVisible(settings.live_panel)
+        self.status.context.set_policy(settings.context_policy)
         self.actions_.themes[settings.theme].setChecked(True)
         self._on_recent_models(settings.recent_models)
         # Someone who never had a model starts where one is chosen; everyone else in the chat.
@@ -153,6 +169,10 @@ class MainWindow(QMainWindow):
 
         # From the person to the controller
         chat.send_requested.connect(controller.send_message)
+        chat.edit_requested.connect(controller.edit_message)
+        chat.regenerate_requested.connect(controller.regenerate_answer)
+        chat.fork_requested.connect(controller.fork_conversation)
+        chat.version_requested.connect(controller.select_version)
         chat.stop_requested.connect(controller.stop_answer)
         chat.link_activated.connect(self._ask_to_open)
         conversations.new_requested.connect(self._new_chat)
@@ -169,15 +189,12 @@ class MainWindow(QMainWindow):
         self._back.activated.connect(self._leave_models)
         self.header.model_clicked.connect(self._toggle_models)
         self.header.sidebar_toggled.connect(self._toggle_sidebar)
+        self.header.live_toggled.connect(self._toggle_live)
+        self.panel.open_requested.connect(self._open_conversation)
+        self.status.context.policy_chosen.connect(self._choose_policy)
 
-        # From the controller to the person
-        controller.conversations_changed.connect(self._on_conversations)
-        controller.conversation_opened.connect(self._on_conversation_opened)
-        controller.message_added.connect(self._on_message_added)
-        controller.answer_started.connect(self._on_answer_started)
-        controller.answer_extended.connect(self._on_answer_extended)
-        controller.answer_finished.connect(self._on_answer_finished)
-        controller.answering_changed.connect(self._on_answering_changed)
+        # From the controller to the person; of conversations and answers see the presenter
+        self.presenter.title_changed.connect(self._show_title)
         controller.model_state_changed.connect(self._on_model_state)
         controller.model_inspected.connect(loader.show_report)
         controller.inspection_failed.connect(self._on_inspection_failed)
@@ -198,6 +215,10 @@ class MainWindow(QMainWindow):
         actions.unload.triggered.connect(self.controller.unload_model)
         actions.delete.triggered.connect(self.conversations.delete_current)
         actions.focus_message.triggered.connect(self.show_chat)
+        for asked, action in actions.messages.items():
+            action.triggered.connect(lambda _checked=False, asked=asked: self._ask_of_message(asked))
+        actions.copy_answer.triggered.connect(self.chat.copy_last_answer)
+        actions.toggle_live.triggered.connect(self._toggle_live)
         actions.toggle_sidebar.triggered.connect(self._toggle_sidebar)
         actions.show_menu.triggered.connect(self.header.menu_button.showMenu)
         actions.close.triggered.connect(self.close)
@@ -249,6 +270,18 @@ class MainWindow(QMainWindow):
     def _toggle_sidebar(self) -> None:
         self.conversations.setVisible(self.conversations.isHidden())
 
+    def _toggle_live(self) -> None:
+        self.panel.setVisible(self.panel.isHidden())
+        self.controller.update_settings(live_panel=not self.panel.isHidden())
+
+    def _ask_of_message(self, action: MessageAction) -> None:
+        if not self.showing_models:
+            self.chat.ask(action)
+
+    def _choose_policy(self, policy: ContextPolicy) -> None:
+        self.status.context.set_policy(policy)
+        self.controller.update_settings(context_policy=policy)
+
     def _choose_theme(self, choice: ThemeChoice) -> None:
         theme_manager().apply(choice)
         self.controller.update_settings(theme=choice)
@@ -263,47 +296,11 @@ class MainWindow(QMainWindow):
 
     # What the controller says
 
-    def _on_conversations(self, summaries: list[ConversationSummary]) -> None:
-        self._summaries = {summary.id: summary for summary in summaries}
-        self.conversations.set_summaries(summaries)
-        self._show_title()
-
-    def _on_conversation_opened(self, conversation: Conversation | None) -> None:
-        self.chat.show_conversation(conversation)
-        if conversation is not None:
-            self._summaries.setdefault(conversation.summary.id, conversation.summary)
-        self.conversations.set_current(conversation.summary.id if conversation is not None else None)
-        self._show_title()
-        self._show_answering()
-
-    def _on_message_added(self, conversation_id: str, message: Message) -> None:
-        if conversation_id == self.controller.current_conversation_id:
-            self.chat.add_message(message)
-
-    def _on_answer_started(self, conversation_id: str, message: Message) -> None:
-        self._answering_in = conversation_id
-        if conversation_id == self.controller.current_conversation_id:
-            self.chat.start_answer(message)
-        self._show_answering()
-
-    def _on_answer_extended(self, conversation_id: str, message_id: str, delta: AnswerDelta) -> None:
-        if conversation_id == self.controller.current_conversation_id:
-            self.chat.extend_answer(message_id, delta)
-
-    def _on_answer_finished(self, conversation_id: str, message: Message) -> None:
-        if conversation_id == self.controller.current_conversation_id:
-            self.chat.finish_answer(message)
-        self.status.set_last_answer(message.stats)
-
-    def _on_answering_changed(self, answering: bool) -> None:
-        if not answering:  # the end of every answer, also of one whose conversation was deleted
-            self._answering_in = None
-            self._show_answering()
-
     def _on_model_state(self, state: ModelState) -> None:
         before, self._model_state = self._model_state, state
         self.header.chip.set_state(state)
         self.status.set_model_state(state)
+        self.panel.set_model_state(state)
         self.loader.set_model_state(state)
         self.actions_.unload.setEnabled(state.summary is not None)
         self.chat.set_model_ready(state.phase is ModelPhase.READY, _composer_hint(state))
@@ -353,15 +350,9 @@ class MainWindow(QMainWindow):
         )
 
     def _show_title(self) -> None:
-        current = self._summaries.get(self.controller.current_conversation_id or "")
-        title = shown_title(current) if current is not None else "New chat"
-        self.header.title.setText("Models" if self.showing_models else title)
-        self.setWindowTitle(f"{title} — Kestrel Chat" if current is not None else "Kestrel Chat")
-
-    def _show_answering(self) -> None:
-        self.conversations.set_answering(self._answering_in)
-        current = self.controller.current_conversation_id
-        self.chat.set_answering(self._answering_in is not None and self._answering_in == current)
+        title = self.presenter.title
+        self.header.title.setText("Models" if self.showing_models else title or "New chat")
+        self.setWindowTitle(f"{title} — Kestrel Chat" if title else "Kestrel Chat")
 
     # Qt overrides
 

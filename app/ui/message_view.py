@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QUrl, Signal
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import QEvent, QUrl, Signal
+from PySide6.QtGui import QContextMenuEvent, QEnterEvent, QGuiApplication
+from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
+from app.answer_queue import unfinished
 from app.conversations import Message, MessageStatus
 from app.ui.answer_footer import AnswerFooter
 from app.ui.document_view import DocumentView
+from app.ui.icons import icon
+from app.ui.left_out_note import LeftOutNote
+from app.ui.message_actions import MessageAction, MessageActions, message_menu
 from app.ui.message_body import MessageBody
 from app.ui.sliced_work import SlicedWork
-from app.ui.theme import SPACE_M, SPACE_S
+from app.ui.style_sheet import set_role
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS, current_theme
 from app.ui.thinking_block import ThinkingBlock
 from app.ui.throttle import Throttle
 from app.ui.user_bubble import UserBubble
@@ -22,31 +28,106 @@ if TYPE_CHECKING:
     from app.worker import AnswerDelta
 
 
+WAITING_WORDS = "Waits until the answer in another chat has been written"
+
+
 class MessageView(QWidget):
     """What every message has in common; `arrange` and `apply_theme` are for the transcript.
 
-    Signals: height_changed(), link_activated(QUrl), document_added(DocumentView).
+    Signals: height_changed(), link_activated(QUrl), document_added(DocumentView), asked(MessageAction).
     """
 
     height_changed = Signal()
     link_activated = Signal(QUrl)
     document_added = Signal(DocumentView)
+    asked = Signal(MessageAction)
 
     def __init__(self, message: Message, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.message_id = message.id
+        self.actions_: MessageActions  # beneath it; made by the children
+        self._note: LeftOutNote | None = None
 
     @property
     def documents(self) -> tuple[DocumentView, ...]:
         """The parts that can be selected, from top to bottom."""
         raise NotImplementedError
 
+    @property
+    def text(self) -> str:
+        """What was written, as it was."""
+        raise NotImplementedError
+
+    @property
+    def note(self) -> str:
+        """What stands above it."""
+        return self._note.words if self._note is not None else ""
+
+    def set_left_out(self, count: int) -> None:
+        """How many messages above it the model doesn't read; 0 where this is not said here."""
+        if self._note is not None:
+            self._note.hide()
+            self._note.deleteLater()
+            self._note = None
+        if count:
+            self._note = LeftOutNote(count, self)
+            self._note.show()
+        self.height_changed.emit()
+
+    def set_versions(self, message: Message) -> None:
+        self.actions_.show_message(message)
+        self.height_changed.emit()
+
+    def set_busy(self, busy: bool) -> None:
+        """An answer is being written in this conversation."""
+        self.actions_.set_busy(busy)
+
     def arrange(self, width: int) -> int:
         """Places the parts for a width in pixels; gives the height."""
+        top = 0
+        if self._note is not None:
+            self._note.setGeometry(0, 0, width, self._note.height())
+            top = self._note.height() + SPACE_L
+        return self.arrange_parts(width, top)
+
+    def arrange_parts(self, width: int, top: int) -> int:
+        """Places what stands below `top`; gives the height of everything."""
         raise NotImplementedError
 
     def apply_theme(self) -> None:
         raise NotImplementedError
+
+    # Qt overrides
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self.actions_.reveal(True)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self.actions_.reveal(False)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        menu = message_menu(self)
+        self._add_text_actions(menu, event)
+        self.actions_.fill_menu(menu)
+        menu.popup(event.globalPos())
+
+    def _add_text_actions(self, menu: QMenu, event: QContextMenuEvent) -> None:
+        """What can be done with the words under the mouse, or with those that are selected."""
+        for document in self.documents:
+            viewport = document.viewport()
+            where = viewport.mapFromGlobal(event.globalPos())
+            if not viewport.rect().contains(where):
+                continue
+            color = current_theme().text_muted
+            if document.textCursor().hasSelection():
+                copy = menu.addAction(icon("copy", color), "Copy selection\tCtrl+C")
+                copy.triggered.connect(document.copy)
+            if link := document.anchorAt(where):
+                copy = menu.addAction(icon("link", color), "Copy link")
+                copy.triggered.connect(lambda _=False, link=link: QGuiApplication.clipboard().setText(link))
+            select = menu.addAction("Select all of this")
+            select.triggered.connect(document.selectAll)
+            menu.addSeparator()
 
 
 class UserMessageView(MessageView):
@@ -55,24 +136,42 @@ class UserMessageView(MessageView):
     def __init__(self, message: Message, work: SlicedWork, parent: QWidget | None = None) -> None:
         super().__init__(message, parent)
         self.setAccessibleName("You" if message.role == "user" else "Instructions")
+        self._text = message.text
         self._bubble = UserBubble(message.text, work, self)
         self._bubble.height_changed.connect(self.height_changed)
+        self.actions_ = MessageActions("message", lambda: self._text, self, shy_copy=True)
+        self.actions_.asked.connect(self.asked)
+        self.actions_.show_message(message)
 
     @property
     def bubble(self) -> UserBubble:
         return self._bubble
 
     @property
+    def text(self) -> str:
+        return self._text
+
+    @property
     def documents(self) -> tuple[DocumentView, ...]:
         return self._bubble.documents
 
-    def arrange(self, width: int) -> int:
+    def set_marked(self, marked: bool) -> None:
+        """It is the one that is being edited."""
+        self._bubble.set_marked(marked)
+
+    def arrange_parts(self, width: int, top: int) -> int:
         height = self._bubble.arrange(width)
-        self._bubble.setGeometry(0, 0, width, height)
-        return height
+        self._bubble.setGeometry(0, top, width, height)
+        top += height + SPACE_XS
+        row = self.actions_.sizeHint()
+        self.actions_.setGeometry(width - row.width(), top, row.width(), row.height())
+        return top + row.height()
 
     def apply_theme(self) -> None:
         self._bubble.apply_theme()
+        self.actions_.apply_theme()
+        if self._note is not None:
+            self._note.update()
 
 
 class AnswerView(MessageView):
@@ -85,6 +184,11 @@ class AnswerView(MessageView):
         self._thinking: ThinkingBlock | None = None
         self._body = MessageBody(work, self)
         self._footer = AnswerFooter(lambda: self.text, self)
+        self.actions_ = self._footer.actions_
+        self.actions_.asked.connect(self.asked)
+        self._waiting = QLabel(WAITING_WORDS, self)
+        set_role(self._waiting, "small")
+        self._waiting.hide()
         self._dots = WaitingDots(self)
         self._waiting_thinking: list[str] = []
         self._waiting_text: list[str] = []
@@ -112,6 +216,19 @@ class AnswerView(MessageView):
         thinking = self._thinking.documents if self._thinking is not None else ()
         return thinking + self._body.documents
 
+    @property
+    def footer(self) -> AnswerFooter:
+        return self._footer
+
+    @property
+    def waiting(self) -> bool:
+        return not self._waiting.isHidden()
+
+    def begin(self, message: Message) -> None:
+        """Its turn has come: from WAITING to WRITING."""
+        self._show_state(message)
+        self.height_changed.emit()
+
     def extend(self, delta: AnswerDelta) -> None:
         if not self._writing:
             return  # the answer has ended; what arrives late is in its final text already
@@ -137,8 +254,7 @@ class AnswerView(MessageView):
         self._show_state(message)
         self.height_changed.emit()
 
-    def arrange(self, width: int) -> int:
-        top = 0
+    def arrange_parts(self, width: int, top: int) -> int:
         if self._thinking is not None:
             height = self._thinking.arrange(width)
             self._thinking.setGeometry(0, top, width, height)
@@ -146,6 +262,9 @@ class AnswerView(MessageView):
         height = self._body.arrange(width)
         self._body.setGeometry(0, top, width, height)
         top += height
+        if not self._waiting.isHidden():
+            self._waiting.setGeometry(0, top, width, self._waiting.sizeHint().height())
+            top += self._waiting.height()
         if not self._dots.isHidden():
             self._dots.move(0, top)
             top += self._dots.height()
@@ -161,12 +280,14 @@ class AnswerView(MessageView):
             self._thinking.apply_theme()
         self._body.apply_theme()
         self._footer.apply_theme()
+        if self._note is not None:
+            self._note.update()
 
     def _show_message(self, message: Message) -> None:
         if message.thinking:
             self._replace_thinking(message.thinking)
         self._body.append(message.text)
-        self._writing = message.status is MessageStatus.WRITING
+        self._writing = unfinished(message)
         if not self._writing:
             self._body.finish()
             if self._thinking is not None:
@@ -179,7 +300,9 @@ class AnswerView(MessageView):
         self._footer.setVisible(not self._writing)
         if not self._writing:
             self._footer.show_message(message)
-        self._dots.setVisible(self._writing and not message.text and not message.thinking)
+        self._waiting.setVisible(message.status is MessageStatus.WAITING)
+        silent = message.status is MessageStatus.WRITING and not message.text and not message.thinking
+        self._dots.setVisible(silent)
 
     def _show_waiting(self) -> None:
         thinking, text = "".join(self._waiting_thinking), "".join(self._waiting_text)

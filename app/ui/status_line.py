@@ -1,4 +1,4 @@
-"""The line at the bottom: which device works, how long a chat may get, how fast the last answer was."""
+"""The line at the bottom: which device works, how full the context is, how fast the last answer was."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from app.controller import ModelPhase, ModelState
 from app.conversations import AnswerStats
+from app.ui.context_meter import ContextMeter
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
-from app.ui.text_format import format_speed, format_tokens
+from app.ui.text_format import format_speed
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 
 if TYPE_CHECKING:
@@ -30,13 +31,14 @@ class StatusLine(QWidget):
         self.setAccessibleName("Status")
         self.setProperty("role", "status")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self._used = 0  # tokens
+        self._limit = 0
         self._icon = IconLabel("chip", self, size=_ICON)
         self.device = ElidedLabel("No model is loaded", self)
-        self.context = QLabel(self)
+        self.context = ContextMeter(self)
         self.speed = QLabel(self)
-        for label in (self.device, self.context, self.speed):
+        for label in (self.device, self.speed):
             label.setProperty("role", "small")
-        self.context.setToolTip("The longest conversation this model can keep in view")
         self.speed.setToolTip("Speed of the last answer")
         layout = QHBoxLayout(self)
         layout.setContentsMargins(SPACE_M, SPACE_XS + 1, SPACE_M, SPACE_XS + 2)
@@ -54,12 +56,19 @@ class StatusLine(QWidget):
         summary = state.summary
         if summary is not None:
             self.device.setText(device_sentence(summary))
-            self.context.setText(f"Context {format_tokens(summary.context_length)}")
+            self._limit = summary.context_length
         else:
             loading = state.phase is ModelPhase.LOADING
             self.device.setText("A model is being loaded" if loading else "No model is loaded")
-            self.context.setText("")
+            self._limit = 0
             self._show_speed("")
+
+        self.context.set_use(self._used, self._limit)
+
+    def set_context_used(self, tokens: int) -> None:
+        """Of the open conversation: prompt and answer of its last turn."""
+        self._used = tokens
+        self.context.set_use(tokens, self._limit)
 
     def set_last_answer(self, stats: AnswerStats | None) -> None:
         speed = format_speed(stats.decode_tokens, stats.decode_seconds) if stats is not None else ""

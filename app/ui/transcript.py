@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import shiboken6
 from PySide6.QtCore import QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
 from app.conversations import Message
 from app.ui.document_view import DocumentView
+from app.ui.message_actions import MessageAction
 from app.ui.message_view import AnswerView, MessageView, message_view
 from app.ui.sliced_work import SlicedWork
 from app.ui.theme import SPACE_XL, TEXT_COLUMN_WIDTH
@@ -28,14 +30,15 @@ if TYPE_CHECKING:
 
 _TOP = 28  # pixels above the first message
 _BOTTOM = 20
-_AFTER_QUESTION = 20  # pixels between a question and its answer
+_AFTER_QUESTION = 6  # beneath its row of buttons; pixels between a question and its answer
 _AFTER_ANSWER = 32
 _NEAR_BOTTOM = 8  # pixels from the end that still count as being there
 
 
 class Transcript(QScrollArea):
-    """Signals: link_activated(QUrl); at_bottom_changed(bool)."""
+    """Signals: link_activated(QUrl); at_bottom_changed(bool); asked(MessageAction, message id)."""
 
+    asked = Signal(MessageAction, str)
     link_activated = Signal(QUrl)
     at_bottom_changed = Signal(bool)
 
@@ -45,6 +48,9 @@ class Transcript(QScrollArea):
         self._disposal = SlicedWork(self)
         self._unbuilt: list[Message] = []  # oldest first; their views come one after the other
         self._views: list[MessageView] = []
+        self._unadded: list[Message] = []  # of another branch, oldest first; they come below what there is
+        self._busy = False
+        self._left_out: tuple[str, int] = ("", 0)  # the first message that the model reads, and how many not
         self._sizes: dict[MessageView, QSize] = {}  # as arranged; a view that is missing waits for it
         self._rearranging = False
         self._following = True
@@ -89,31 +95,87 @@ class Transcript(QScrollArea):
             self._unbuilt = list(messages)
             self._work.start(self._build())
 
+    def show_branch(self, messages: Sequence[Message]) -> None:
+        """Shows these in the place of those that there are, whose beginning they share. What both have stays
+        where it is, so that a reader who pages finds the buttons under the mouse.
+        """
+        if self._unbuilt or self._unadded:  # what there is isn't known from its beginning
+            self.show_messages(messages)
+            return
+        pairs = zip(self._views, messages, strict=False)
+        num_kept = sum(1 for _ in takewhile(lambda pair: pair[0].message_id == pair[1].id, pairs))
+        for view, message in zip(self._views[:num_kept], messages, strict=False):
+            view.set_versions(message)
+        self._set_following(False)
+        self._dispose(self._views[num_kept:])
+        del self._views[num_kept:]
+        self._unadded = list(messages[num_kept:])
+        if self._unadded:
+            self._add_next()  # at once, or the chat would jump while it is empty there
+        self._place()
+        if self._unadded:
+            self._work.start(self._build_branch())
+
     def add(self, message: Message) -> MessageView:
         """Shows one more message at the end and goes there."""
+        while self._unadded:
+            self._add_next()
         view = self._make(message)
         self._views.append(view)
         self._set_following(True)
         self._place()
         return view
 
+    def begin_answer(self, message: Message) -> None:
+        """The turn of an answer that waited has come; nothing if it isn't among what is shown."""
+        view = self.view(message.id)
+        if isinstance(view, AnswerView):
+            view.begin(message)
+        self._replace_unbuilt(message)
+
+    def set_busy(self, busy: bool) -> None:
+        """An answer is being written: messages can't be edited or answered anew."""
+        self._busy = busy
+        for view in self._views:
+            view.set_busy(busy)
+
+    def set_left_out(self, first_read_id: str, count: int) -> None:
+        """Says above a message that `count` messages before it are not read by the model; 0: nowhere."""
+        before, self._left_out = self._left_out, (first_read_id, count)
+        if before == self._left_out:
+            return
+        for message_id, shown in ((before[0], 0), self._left_out):
+            if (view := self.view(message_id)) is not None:
+                view.set_left_out(shown)
+
     def extend_answer(self, message_id: str, delta: AnswerDelta) -> None:
         """More of an answer that grows; nothing if it isn't in this conversation."""
         view = self.view(message_id)
         if isinstance(view, AnswerView):
             view.extend(delta)
-        for place, message in enumerate(self._unbuilt):
-            if message.id == message_id:
-                self._unbuilt[place] = replace(
-                    message, text=message.text + delta.text, thinking=message.thinking + delta.thinking
-                )
+        for waiting in (self._unbuilt, self._unadded):
+            for place, message in enumerate(waiting):
+                if message.id == message_id:
+                    waiting[place] = replace(
+                        message, text=message.text + delta.text, thinking=message.thinking + delta.thinking
+                    )
 
     def finish_answer(self, message: Message) -> None:
         """How an answer ended."""
         view = self.view(message.id)
         if isinstance(view, AnswerView):
             view.finish(message)
-        self._unbuilt = [message if one.id == message.id else one for one in self._unbuilt]
+        self._replace_unbuilt(message)
+
+    def _replace_unbuilt(self, message: Message) -> None:
+        for waiting in (self._unbuilt, self._unadded):
+            waiting[:] = [message if one.id == message.id else one for one in waiting]
+
+    @property
+    def focused_view(self) -> MessageView | None:
+        """The message that has the keyboard focus somewhere in it."""
+        focus = QApplication.focusWidget()
+        return next((view for view in self._views if focus is not None and view.isAncestorOf(focus)), None)
 
     def view(self, message_id: str) -> MessageView | None:
         return next((view for view in reversed(self._views) if view.message_id == message_id), None)
@@ -134,12 +196,19 @@ class Transcript(QScrollArea):
         self._rearranging = False
         self._selection.forget()
         self._unbuilt = []
+        self._unadded = []
+        self._left_out = ("", 0)
         old, self._views, self._sizes = self._views, [], {}
-        for view in old:
-            view.hide()
-        if old:
-            self._disposal.start(_delete(old))
+        self._dispose(old)
         self._place()
+
+    def _dispose(self, views: Sequence[MessageView]) -> None:
+        for view in views:
+            view.hide()
+            self._sizes.pop(view, None)
+        if views:
+            self._selection.forget()
+            self._disposal.start(_delete(list(views)))
 
     def _build(self) -> Iterator[None]:
         # What is sent while older messages still come stands at the end; it is not among these.
@@ -149,11 +218,24 @@ class Transcript(QScrollArea):
             self._place()
             yield
 
+    def _build_branch(self) -> Iterator[None]:
+        while self._unadded:
+            self._add_next()
+            self._place()
+            yield
+
+    def _add_next(self) -> None:
+        self._views.append(self._make(self._unadded.pop(0)))
+
     def _make(self, message: Message) -> MessageView:
         view = message_view(message, self._work, self._content)
         view.height_changed.connect(lambda: self._on_height_changed(view))
         view.link_activated.connect(self.link_activated)
         view.document_added.connect(self._selection.watch)
+        view.asked.connect(lambda action: self.asked.emit(action, view.message_id))
+        view.set_busy(self._busy)
+        if message.id == self._left_out[0]:
+            view.set_left_out(self._left_out[1])
         for document in view.documents:
             self._selection.watch(document)
         view.show()

@@ -7,15 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from PySide6.QtCore import QEvent, QRectF, Qt, Signal
-from PySide6.QtGui import QEnterEvent, QPainter, QPaintEvent, QTextBlockFormat, QTextCursor
+from PySide6.QtCore import QRectF, Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QTextBlockFormat, QTextCursor
 from PySide6.QtWidgets import QWidget
 
-from app.ui.copy_button import CopyButton
 from app.ui.disclosure import DisclosureButton
 from app.ui.document_view import DocumentView, reading_font, same_frame
 from app.ui.sliced_work import SlicedWork
-from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS, current_theme
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_XS, current_theme
 
 FOLDED_CHARACTERS = 1_500
 FOLDED_LINES = 14
@@ -36,7 +35,7 @@ class UserBubble(QWidget):
         self._text = text
         self._work = work
         self._view = _PlainView(self)
-        self._copy = CopyButton(lambda: self._text, "Copy message", self, shy=True)
+        self._marked = False
         self._more: DisclosureButton | None = None
         self._bubble = QRectF()
         preview = folded(text)
@@ -74,14 +73,15 @@ class UserBubble(QWidget):
         self._bubble = QRectF(
             left, 0, width - left, bottom + SPACE_M - (_LEADING if self._more is None else 4)
         )
-        self._copy.move(
-            left - self._copy.width() - SPACE_XS, ceil(self._bubble.bottom()) - self._copy.height() - SPACE_S
-        )
         return ceil(self._bubble.bottom())
+
+    def set_marked(self, marked: bool) -> None:
+        """Draws a frame around it."""
+        self._marked = marked
+        self.update()
 
     def apply_theme(self) -> None:
         self._view.apply_theme()
-        self._copy.apply_theme()
         if self._more is not None:
             self._more.apply_theme()
         self.update()
@@ -104,18 +104,13 @@ class UserBubble(QWidget):
 
     # Qt overrides
 
-    def enterEvent(self, event: QEnterEvent) -> None:
-        self._copy.reveal(True)
-
-    def leaveEvent(self, event: QEvent) -> None:
-        self._copy.reveal(False)
-
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(current_theme().color("user_bubble"))
-        painter.drawRoundedRect(self._bubble, _RADIUS, _RADIUS)
+        theme = current_theme()
+        painter.setPen(QPen(theme.color("accent"), 2) if self._marked else Qt.PenStyle.NoPen)
+        painter.setBrush(theme.color("user_bubble"))
+        painter.drawRoundedRect(self._bubble.adjusted(1, 1, -1, -1), _RADIUS, _RADIUS)
 
 
 def folded(text: str) -> str:

@@ -113,6 +113,7 @@ class FakeSummary:
     device: str = "cpu"
     device_description: str = "a fake processor"
     sampling_defaults: SamplingParams = field(default_factory=SamplingParams)
+    weights: str = "native"
     notices: tuple[Notice, ...] = ()
 
 

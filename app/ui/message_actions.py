@@ -1,0 +1,130 @@
+"""What can be done with a message: the row of buttons beneath it, and its menu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Literal
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QWidget
+
+from app.conversations import Message
+from app.ui.copy_button import CopyButton
+from app.ui.icons import icon
+from app.ui.shy_button import ShyButton
+from app.ui.theme import SPACE_S, current_theme
+from app.ui.version_pager import VersionPager
+
+
+class MessageAction(Enum):
+    EDIT = auto()  # questions
+    REGENERATE = auto()  # answers
+    FORK = auto()  # answers
+    OLDER = auto()
+    NEWER = auto()
+
+
+Kind = Literal["message", "answer"]
+# Icon, words and keys of what each kind of message offers.
+_OFFERS: dict[Kind, tuple[tuple[MessageAction, str, str, str], ...]] = {
+    "message": ((MessageAction.EDIT, "pencil", "Edit message", "Ctrl+E"),),
+    "answer": (
+        (MessageAction.REGENERATE, "refresh", "Answer anew", "Ctrl+R"),
+        (MessageAction.FORK, "branch", "Branch into a new chat from here", "Ctrl+Shift+B"),
+    ),
+}
+
+
+class MessageActions(QWidget):
+    """Signals: asked(MessageAction). Copying it does by itself."""
+
+    asked = Signal(MessageAction)
+
+    def __init__(
+        self, kind: Kind, text: Callable[[], str], parent: QWidget | None = None, *, shy_copy: bool
+    ) -> None:
+        super().__init__(parent)
+        self._kind: Kind = kind
+        self._text = text
+        self._versions = (1, 1)
+        self._busy = False
+        self.pager = VersionPager(kind, self)
+        self.buttons: dict[MessageAction, ShyButton] = {}
+        for action, image, name, keys in _OFFERS[kind]:
+            self.buttons[action] = ShyButton(image, name, self, shy=True, keys=keys)
+            self.buttons[action].clicked.connect(lambda _=False, action=action: self.asked.emit(action))
+        self.copy = CopyButton(text, f"Copy {kind}", self, shy=shy_copy)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(0)
+        row.addWidget(self.pager)
+        row.addSpacing(SPACE_S)
+        for button in (*self.buttons.values(), self.copy):
+            row.addWidget(button)
+        self.pager.paged.connect(self._on_paged)
+
+    def show_message(self, message: Message) -> None:
+        self._versions = (message.version, message.versions)
+        self.pager.show_version(*self._versions)
+
+    def offers(self, action: MessageAction) -> bool:
+        """Whether it can be asked for now."""
+        version, versions = self._versions
+        if action is MessageAction.OLDER:
+            return version > 1
+        if action is MessageAction.NEWER:
+            return version < versions
+        return action in self.buttons and not self._busy
+
+    def set_busy(self, busy: bool) -> None:
+        """While an answer is being written nothing can be asked for but paging and copying."""
+        self._busy = busy
+        for button in self.buttons.values():
+            button.setEnabled(not busy)
+
+    def reveal(self, near: bool) -> None:
+        for button in (*self.buttons.values(), self.copy):
+            button.reveal(near)
+
+    def apply_theme(self) -> None:
+        self.pager.apply_theme()
+        for button in (*self.buttons.values(), self.copy):
+            button.apply_theme()
+
+    def fill_menu(self, menu: QMenu) -> None:
+        """Adds everything that can be done with the message."""
+        color = current_theme().text_muted
+        copy = menu.addAction(icon("copy", color), f"Copy {self._kind}")
+        copy.triggered.connect(lambda: QGuiApplication.clipboard().setText(self._text()))
+        menu.addSeparator()
+        for action, image, name, keys in _OFFERS[self._kind]:
+            entry = menu.addAction(icon(image, color), f"{name}\t{keys}")
+            entry.setEnabled(not self._busy)
+            entry.triggered.connect(lambda _=False, action=action: self.asked.emit(action))
+        version, versions = self._versions
+        if versions > 1:
+            menu.addSeparator()
+            for delta, name, keys in (
+                (-1, "Earlier version", "Alt+PgUp"),
+                (1, "Later version", "Alt+PgDown"),
+            ):
+                entry = menu.addAction(f"{name}\t{keys}")
+                entry.setEnabled(1 <= version + delta <= versions)
+                entry.triggered.connect(lambda _=False, delta=delta: self._on_paged(delta))
+
+    def _on_paged(self, delta: int) -> None:
+        self.asked.emit(MessageAction.NEWER if delta > 0 else MessageAction.OLDER)
+
+    # Qt overrides
+
+    def sizeHint(self) -> QSize:
+        return QSize(super().sizeHint().width(), self.copy.height())
+
+
+def message_menu(parent: QWidget) -> QMenu:
+    """An empty menu that deletes itself when it closes."""
+    menu = QMenu(parent)
+    menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    return menu

@@ -1,0 +1,88 @@
+"""The rows of the slot table: what the engine keeps of each conversation. Knows no widget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, Qt
+
+from engine.generation import SlotInfo
+
+Index = QModelIndex | QPersistentModelIndex
+
+SLOT_ROLE = Qt.ItemDataRole.UserRole + 1  # SlotInfo
+DETAIL_ROLE = Qt.ItemDataRole.UserRole + 2  # str: the second line of a row
+PLACE_ROLE = Qt.ItemDataRole.UserRole + 3  # str: where it lives, in a word
+_UNKNOWN = "A chat that is gone"
+
+
+class SlotModel(QAbstractListModel):
+    """Takes the whole table at a time; titles come by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slots: tuple[SlotInfo, ...] = ()
+        self._titles: Mapping[str, str] = {}
+        self._device = ""
+
+    def set_slots(self, slots: Sequence[SlotInfo]) -> None:
+        self.beginResetModel()
+        self._slots = tuple(slots)
+        self.endResetModel()
+
+    def set_titles(self, titles: Mapping[str, str]) -> None:
+        """By conversation id."""
+        self._titles = titles
+        self._all_changed()
+
+    def set_device(self, device: str) -> None:
+        """Where the pool is: "cpu" or "cuda"."""
+        self._device = device
+        self._all_changed()
+
+    def _all_changed(self) -> None:
+        if self._slots:
+            self.dataChanged.emit(self.index(0), self.index(len(self._slots) - 1))
+
+    def _place(self, slot: SlotInfo) -> str:
+        pool = "Card" if self._device.startswith("cuda") else "Memory"
+        return {"pool": pool, "ram": "RAM", "disk": "Disk", "fallback": "CPU"}[slot.place]
+
+    # Qt overrides
+
+    def rowCount(self, parent: Index | None = None) -> int:
+        return 0 if parent is not None and parent.isValid() else len(self._slots)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        slot = self._slots[index.row()]
+        title = self._titles.get(slot.conversation, _UNKNOWN)
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return title
+            case Qt.ItemDataRole.AccessibleTextRole:
+                return f"{title}, {self._place(slot)}, {slot_words(slot)}"
+            case Qt.ItemDataRole.ToolTipRole:
+                return slot_sentence(slot)
+        return {SLOT_ROLE: slot, DETAIL_ROLE: slot_words(slot), PLACE_ROLE: self._place(slot)}.get(role)
+
+
+def slot_words(slot: SlotInfo) -> str:
+    """ "1,234 tokens · 20 pages · reused 1,200 of 1,234"."""
+    pages = f"{slot.pages:,} page" + ("" if slot.pages == 1 else "s")
+    tokens = f"{slot.tokens:,} token" + ("" if slot.tokens == 1 else "s")
+    words = f"{tokens} · {pages}"
+    if slot.reused is not None and slot.total is not None:
+        words += f" · reused {slot.reused:,} of {slot.total:,}"
+    return words
+
+
+def slot_sentence(slot: SlotInfo) -> str:
+    return {
+        "pool": "Where the model computes: the next message begins at once.",
+        "ram": "It made room for others; it comes back from memory without being read again.",
+        "disk": "It made room for others; it comes back from disk without being read again.",
+        "fallback": "There was no room on the card, so the processor computes it.",
+    }[slot.place]
