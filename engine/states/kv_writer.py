@@ -52,11 +52,6 @@ class StoredState:
         self._pages = pages
         self._stop = threading.Event()
 
-    @property
-    def settled(self) -> bool:
-        """Nothing more will happen to it by itself."""
-        return self.ready or self.failed
-
     def remove(self) -> None:
         """The file is gone, and if it is only being written, there will never be one."""
         self._stop.set()
@@ -142,6 +137,8 @@ class KvWriter:
         """Never raises: a file that can't be removed is kept in `stuck`."""
         try:
             path.unlink(missing_ok=True)
+        except NotADirectoryError:  # its folder is no folder, so the file isn't there either
+            pass
         except OSError:
             with self.lock:
                 self.stuck.append(path)
