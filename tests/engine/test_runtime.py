@@ -53,6 +53,17 @@ def test_begun_early_it_is_there_all_the_same() -> None:
     assert run(code) == "2 1"
 
 
+@pytest.mark.parametrize("setting", ["enable", "disable"])
+def test_garbage_is_collected_afterwards_if_it_was_before(setting: str) -> None:
+    """The window collects its own at times that it chooses."""
+    code = (
+        f"import gc; gc.{setting}(); from engine.runtime import prepare_runtime; "
+        "before = gc.get_stats()[2]['collections']; prepare_runtime(1); "
+        "print(gc.isenabled(), gc.get_stats()[2]['collections'] - before)"
+    )
+    assert run(code) == f"{setting == 'enable'} 0"
+
+
 def test_what_cannot_be_loaded_early_is_left_to_the_import() -> None:
     code = (
         "import engine.runtime as r; r._LIBRARIES = ('libabsent.so', 'libc10.so'); "
