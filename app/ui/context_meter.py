@@ -9,9 +9,10 @@ from PySide6.QtGui import QAction, QActionGroup, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QWidget
 
 from app.context_policy import ContextPolicy
+from app.ui.icons import icon
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_tokens
-from app.ui.theme import SPACE_S, current_theme, theme_manager
+from app.ui.theme import SPACE_S, Theme, current_theme, theme_manager
 
 WARN_SHARE = 0.8
 _BAR = QSize(72, 5)  # pixels
@@ -58,10 +59,14 @@ class ContextMeter(QWidget):
         self.button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.button.setAccessibleName("What happens when the context is full")
         self.button.setProperty("role", "small")
+        self.button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.button.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow behind the words
+        self.button.setIconSize(QSize(12, 12))
         self.menu = QMenu(self)
         self._group = QActionGroup(self)
         self._actions: dict[ContextPolicy, QAction] = {}
-        self.menu.addSection("When the context is full")
+        heading = self.menu.addAction("When the context is full:")
+        heading.setEnabled(False)
         for policy, name in _POLICIES.items():
             action = self._actions[policy] = self.menu.addAction(name)
             action.setCheckable(True)
@@ -74,7 +79,8 @@ class ContextMeter(QWidget):
         row.addWidget(self._bar)
         row.addWidget(self.words)
         row.addWidget(self.button)
-        theme_manager().changed.connect(self._bar.update)
+        theme_manager().changed.connect(self._paint)
+        self._paint(current_theme())
         self.hide()
 
     @property
@@ -96,6 +102,10 @@ class ContextMeter(QWidget):
         self._bar.set_use(use)
         self.setVisible(limit > 0)
         self._show_tooltip()
+
+    def _paint(self, theme: Theme) -> None:
+        self.button.setIcon(icon("chevron-down", theme.text_muted))
+        self._bar.update()
 
     def _show_tooltip(self) -> None:
         policy = next((policy for policy, action in self._actions.items() if action.isChecked()), None)

@@ -83,7 +83,8 @@ class LivePanel(QWidget):
 
     def show_prefill(self, stats: PrefillStats) -> None:
         self._rate.begin(monotonic())
-        self._timer.start()
+        if self.isVisible():
+            self._timer.start()
         self.now.show_fact("Reused", f"{stats.reused:,} of {format_tokens(stats.tokens)}")
 
     def count_tokens(self, num_tokens: int) -> None:

@@ -14,7 +14,7 @@ from app.conversations import Message
 from app.ui.copy_button import CopyButton
 from app.ui.icons import icon
 from app.ui.shy_button import ShyButton
-from app.ui.theme import SPACE_S, current_theme
+from app.ui.theme import current_theme
 from app.ui.version_pager import VersionPager
 
 
@@ -59,10 +59,13 @@ class MessageActions(QWidget):
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
-        row.addWidget(self.pager)
-        row.addSpacing(SPACE_S)
-        for button in (*self.buttons.values(), self.copy):
+        # What is always seen stands at the right end, so that nothing that is hidden leaves a hole.
+        shy = [*self.buttons.values(), self.copy] if shy_copy else [*self.buttons.values()]
+        for button in shy:
             row.addWidget(button)
+        row.addWidget(self.pager)
+        if not shy_copy:
+            row.addWidget(self.copy)
         self.pager.paged.connect(self._on_paged)
 
     def show_message(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Draws a row of the slot table: title and place on one line, the figures below."""
+"""Draws a row of the slot table: title and place on one line, what is kept below."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.ui.slot_model import DETAIL_ROLE, PLACE_ROLE, SLOT_ROLE, Index
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, current_theme, mixed, scaled_font
 
 _PADDING = 6
+_DETAILS = 2  # lines below the title
 _INKS = {"pool": "success", "ram": "accent", "disk": "text_muted", "fallback": "warning"}
 
 
@@ -37,12 +38,14 @@ class SlotDelegate(QStyledItemDelegate):
         painter.setPen(theme.color(_INKS[index.data(SLOT_ROLE).place]))
         painter.drawText(first, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, place)
         painter.setPen(QColor(theme.text_muted))
-        second = QRect(area.left(), first.bottom() + SPACE_XS, area.width(), QFontMetrics(small).height())
-        self._draw(painter, second, str(index.data(DETAIL_ROLE)))
+        top, height = first.bottom() + SPACE_XS, QFontMetrics(small).height()
+        for number, words in enumerate(index.data(DETAIL_ROLE)):
+            self._draw(painter, QRect(area.left(), top + number * height, area.width(), height), words)
         painter.restore()
 
     def sizeHint(self, _option: QStyleOptionViewItem, _index: Index) -> QSize:
-        lines = QFontMetrics(QApplication.font()).height() + QFontMetrics(scaled_font(SCALE_SMALL)).height()
+        small = QFontMetrics(scaled_font(SCALE_SMALL)).height()
+        lines = QFontMetrics(QApplication.font()).height() + _DETAILS * small
         return QSize(120, lines + SPACE_XS + 2 * _PADDING + 2)
 
     @staticmethod

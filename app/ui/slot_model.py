@@ -7,12 +7,13 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, Qt
 
+from app.ui.text_format import format_tokens
 from engine.generation import SlotInfo
 
 Index = QModelIndex | QPersistentModelIndex
 
 SLOT_ROLE = Qt.ItemDataRole.UserRole + 1  # SlotInfo
-DETAIL_ROLE = Qt.ItemDataRole.UserRole + 2  # str: the second line of a row
+DETAIL_ROLE = Qt.ItemDataRole.UserRole + 2  # list[str]: what stands below the title
 PLACE_ROLE = Qt.ItemDataRole.UserRole + 3  # str: where it lives, in a word
 _UNKNOWN = "A chat that is gone"
 
@@ -46,7 +47,7 @@ class SlotModel(QAbstractListModel):
             self.dataChanged.emit(self.index(0), self.index(len(self._slots) - 1))
 
     def _place(self, slot: SlotInfo) -> str:
-        pool = "Card" if self._device.startswith("cuda") else "Memory"
+        pool = "Card" if self._device.startswith("cuda") else "Ready"
         return {"pool": pool, "ram": "RAM", "disk": "Disk", "fallback": "CPU"}[slot.place]
 
     # Qt overrides
@@ -63,20 +64,19 @@ class SlotModel(QAbstractListModel):
             case Qt.ItemDataRole.DisplayRole:
                 return title
             case Qt.ItemDataRole.AccessibleTextRole:
-                return f"{title}, {self._place(slot)}, {slot_words(slot)}"
+                return ", ".join((title, self._place(slot), *slot_lines(slot)))
             case Qt.ItemDataRole.ToolTipRole:
                 return slot_sentence(slot)
-        return {SLOT_ROLE: slot, DETAIL_ROLE: slot_words(slot), PLACE_ROLE: self._place(slot)}.get(role)
+        return {SLOT_ROLE: slot, DETAIL_ROLE: slot_lines(slot), PLACE_ROLE: self._place(slot)}.get(role)
 
 
-def slot_words(slot: SlotInfo) -> str:
-    """ "1,234 tokens · 20 pages · reused 1,200 of 1,234"."""
+def slot_lines(slot: SlotInfo) -> list[str]:
+    """What is kept, and what the last prompt had of it."""
     pages = f"{slot.pages:,} page" + ("" if slot.pages == 1 else "s")
-    tokens = f"{slot.tokens:,} token" + ("" if slot.tokens == 1 else "s")
-    words = f"{tokens} · {pages}"
+    reuse = "Not used since the program began"
     if slot.reused is not None and slot.total is not None:
-        words += f" · reused {slot.reused:,} of {slot.total:,}"
-    return words
+        reuse = f"Last reused {slot.reused:,} of {slot.total:,}"
+    return [f"{format_tokens(slot.tokens)} · {pages}", reuse]
 
 
 def slot_sentence(slot: SlotInfo) -> str:

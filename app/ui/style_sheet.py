@@ -2,8 +2,8 @@
 
 Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
 buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title",
-"display", "section", "current", "danger", "warning", "warning-small"; frames "card", "surface", "banner",
-"header", "status".
+"display", "section", "current", "danger", "warning", "warning-small"; tool buttons "small"; frames "card",
+"surface", "banner", "header", "status".
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ QToolButton:hover { background: @hover; }
 QToolButton:pressed, QToolButton:checked { background: @pressed; }
 QToolButton:focus { border: 1px solid @accent; }
 QToolButton:disabled { color: @disabled; }
+QToolButton[role="small"] { color: @muted; font-size: @small; padding: 1px 5px; }
 QToolButton::menu-indicator { image: none; }
 
 QLineEdit {

@@ -1,0 +1,47 @@
+"""How full the context is, the warning at 80%, and the choice of what happens then."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.context_policy import ContextPolicy
+from app.ui.context_meter import ContextMeter, ContextUse
+
+
+@pytest.fixture
+def meter(qtbot) -> ContextMeter:
+    meter = ContextMeter()
+    qtbot.addWidget(meter)
+    meter.set_policy(ContextPolicy.STOP)
+    return meter
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "near"),
+    [(0, 100, False), (79, 100, False), (80, 100, True), (100, 100, True), (130, 100, True), (0, 0, False)],
+)
+def test_it_warns_from_eighty_percent_on(meter: ContextMeter, used: int, limit: int, near: bool) -> None:
+    meter.set_use(used, limit)
+    assert meter.use.is_near == near
+    assert meter.words.property("role") == ("warning-small" if near else "small")
+    assert ("full" in meter.words.text()) == near
+    assert meter.isHidden() == (limit == 0)
+
+
+def test_it_says_used_and_total_and_never_more_than_full() -> None:
+    assert ContextUse(1234, 8192).words == "Context 1,234 of 8,192 tokens"
+    assert ContextUse(6800, 8192).words == "Context 6,800 of 8,192 tokens, 83% full"
+    assert ContextUse(9000, 8192).share == 1.0
+
+
+def test_the_policy_is_chosen_in_its_menu_and_told_in_its_tooltip(meter: ContextMeter, record) -> None:
+    chosen = record(policy=meter.policy_chosen)
+    meter.set_use(10, 100)
+    assert meter.policy is ContextPolicy.STOP
+    assert "the answer ends" in meter.toolTip()
+    entry = next(one for one in meter.menu.actions() if "oldest" in one.text())
+    entry.trigger()
+    assert chosen == [("policy", ContextPolicy.DROP_OLDEST)]
+    meter.set_policy(ContextPolicy.DROP_OLDEST)
+    assert "no longer read" in meter.toolTip()
+    assert [one.isChecked() for one in meter.menu.actions() if one.isCheckable()] == [False, True]
