@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # torch is imported as the program does it: by prepare_runtim
     import torch
 
     from engine.cpu.backend import CpuBackend
-    from engine.weights.strips import Bits, Strip
+    from engine.weights.strips import Bits, Group, Strip
 
 WINDOW = 512  # tokens
 TEXT_CHARACTERS = 60_000
@@ -99,21 +99,21 @@ def plain_rounding() -> Iterator[None]:
     from engine.cpu import strip_weights
     from engine.weights.strips import Strip, pack
 
-    def rounded(weight: torch.Tensor, *, bits: Bits, group: int, importance: object) -> Strip:
+    def rounded(weight: torch.Tensor, _statistics: object, *, bits: Bits, group: Group, **_: object) -> Strip:
         groups = weight.float().reshape(len(weight), -1, group)
         peak = groups.gather(2, groups.abs().argmax(2, keepdim=True))
         scales = peak.abs() / 127 if bits == 8 else peak / -8
         scales = torch.where(scales == 0, 1.0, scales).half().float()
         smallest, largest = (-127, 127) if bits == 8 else (-8, 7)
         codes = (groups / scales).round().clamp(smallest, largest).to(torch.int8).view(len(weight), -1)
-        return Strip(bits, 32, pack(codes) if bits == 4 else codes, scales.squeeze(2).contiguous())
+        return Strip(bits, group, pack(codes) if bits == 4 else codes, scales.squeeze(2).contiguous())
 
-    searched = strip_weights.quantise
-    strip_weights.quantise = rounded  # type: ignore[assignment]
+    calibrated = strip_weights.calibrated_strip
+    strip_weights.calibrated_strip = rounded
     try:
         yield
     finally:
-        strip_weights.quantise = searched
+        strip_weights.calibrated_strip = calibrated
 
 
 def mean_nll(backend: CpuBackend, ids: Sequence[int], windows: int) -> tuple[float, int]:
