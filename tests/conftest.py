@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,26 @@ STARTER_FOLDER = starter_model.models_folder()
 USER_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _user_folders_of_longer_fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What `user_folders` gives to tests: for fixtures that outlive one."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _set_user_folders(tmp_path_factory.mktemp("home"), monkeypatch)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def user_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Settings, chats and caches of a person who has never started the program, anew for every test."""
     home = tmp_path_factory.mktemp("home")
+    _set_user_folders(home, monkeypatch)
+    return home
+
+
+def _set_user_folders(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in USER_FOLDERS:
         monkeypatch.setenv(name, str(home / name.removeprefix("XDG_").removesuffix("_HOME").lower()))
     monkeypatch.setenv("HOME", str(home))
-    return home
 
 
 @pytest.fixture(scope="session")
