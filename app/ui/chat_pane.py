@@ -126,6 +126,7 @@ class ChatPane(QWidget):
     def finish_answer(self, message: Message) -> None:
         self._messages = [message if one.id == message.id else one for one in self._messages]
         self.transcript.finish_answer(message)
+        self._show_left_out(left_out_of(self._messages))
 
     def show_left_out(self, count: int) -> None:
         """How many of the oldest messages the model does not read for the answer that is being written."""
