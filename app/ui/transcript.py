@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _TOP = 28  # pixels above the first message
 _BOTTOM = 20
-_AFTER_QUESTION = 0  # beneath its row of buttons; pixels between a question and its answer
+_AFTER_QUESTION = 2  # beneath its row of buttons; pixels between a question and its answer
 _AFTER_ANSWER = 32
 _NEAR_BOTTOM = 8  # pixels from the end that still count as being there
 

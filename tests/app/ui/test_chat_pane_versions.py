@@ -145,6 +145,7 @@ def test_buttons_name_themselves_and_hide_until_they_are_wanted(qtbot, pane: Cha
     names = [button.accessibleName() for one in (question, answer) for button in one.buttons.values()]
     assert names == ["Edit message", "Answer anew", "Branch into a new chat from here"]
     edit = question.buttons[MessageAction.EDIT]
+    question.reveal(False)  # wherever the mouse happens to be
     assert not edit.seen
     question.reveal(True)
     assert edit.seen
