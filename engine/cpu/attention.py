@@ -1,4 +1,4 @@
-"""Causal attention over a cache: one query while decoding, blocks of queries while reading a prompt.
+"""Causal attention over keys and values: one query while decoding, blocks of queries while reading a prompt.
 
 A prompt of N tokens never makes an N x N matrix: queries run in blocks of one page, each over the keys up to
 its own end. Blocks are cut at absolute positions, so a prompt that is read in pieces cut at page borders goes
@@ -13,20 +13,19 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from engine.kv_geometry import PAGE
 from engine.models.spec import AttentionSpec
-
-PAGE = 64  # tokens
 
 
 def attend_one(
     spec: AttentionSpec, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor:
-    """q (1, A * D) over keys and values (G, L, D), the last of which is its own -> (1, A * D)."""
+    """q (A, D) over keys and values (G, L, D), the last of which is its own -> (1, A * D)."""
     if spec.window is not None:
         keys, values = keys[:, -spec.window :], values[:, -spec.window :]
     shape = (spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, keys.shape[1], spec.head_dim)
     out = F.scaled_dot_product_attention(
-        q.view(*shape[:2], 1, spec.head_dim),  # (G, A / G, 1, D)
+        q.reshape(*shape[:2], 1, spec.head_dim),  # (G, A / G, 1, D)
         keys[:, None].expand(shape),
         values[:, None].expand(shape),
         scale=spec.scale,
@@ -41,11 +40,15 @@ def attend_block(
     values: torch.Tensor,
     start: int,
     masks: CausalMasks,
+    *,
+    origin: int = 0,
 ) -> torch.Tensor:
-    """q (T, A * D) at positions from `start` on, over keys and values (G, start + T, D) -> (T, A * D)."""
+    """q (T, A, D) at positions from `start` on, over keys and values (G, start + T - origin, D) at positions
+    from `origin` on, the oldest that a query may see or before -> (T, A * D).
+    """
     num_tokens, groups = q.shape[0], spec.num_kv_heads
     grouped = q.view(num_tokens, groups, -1, spec.head_dim)  # (T, G, A / G, D)
-    out = torch.empty_like(grouped)
+    out = torch.empty(grouped.shape)
     first = start
     while first < start + num_tokens:
         page = first - first % PAGE
@@ -53,11 +56,12 @@ def attend_block(
         # A page's queries all use the keys from the oldest one that its first query may see.
         oldest = 0 if spec.window is None else max(0, page - spec.window + 1)
         rows = slice(first - start, end - start)
+        columns = slice(oldest - origin, end - origin)
         shape = (groups, grouped.shape[2], end - oldest, spec.head_dim)
         block = F.scaled_dot_product_attention(
             grouped[rows].permute(1, 2, 0, 3),  # (G, A / G, rows, D)
-            keys[:, None, oldest:end].expand(shape),
-            values[:, None, oldest:end].expand(shape),
+            keys[:, None, columns].expand(shape),
+            values[:, None, columns].expand(shape),
             attn_mask=masks.view(page, rows=(first, end), keys=(oldest, end)),
             scale=spec.scale,
         )

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
 
 import torch
 
-from engine.backend import Cache
+from engine.backend import Cache, PagePool, Sequence
 from engine.config import WeightFormat
-from engine.cpu.attention import PAGE
-from engine.cpu.kv_cache import KvCache
+from engine.cpu.kv_kernels import kv_kernels
 from engine.cpu.layers import LayerRunner
 from engine.cpu.memory import failed_allocations_told
 from engine.cpu.model import ModelWeights, build_weights
 from engine.cpu.ops import rms_norm
+from engine.cpu.page_pool import CpuPagePool
+from engine.cpu.paged_attention import DecodeStep, PrefillStep, Step
+from engine.cpu.paged_cache import PagedCache
+from engine.cpu.row_trial import rows_are_alike
 from engine.cpu.strip_weights import load_strips
 from engine.cpu.weights import load_parameters
 from engine.errors import Cancelled
+from engine.kv_geometry import PAGE, KvFormat, KvGeometry, pages_for
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
@@ -45,7 +50,7 @@ class CpuBackend:
         spec: ModelSpec,
         weights: ModelWeights,
         *,
-        notices: Sequence[Notice] = (),
+        notices: Several[Notice] = (),
         counts: MatrixCounts | None = None,
     ) -> None:
         """counts: in which form matrices are held; None where all are as they were stored."""
@@ -56,17 +61,18 @@ class CpuBackend:
         self.weight_bytes = weights.num_bytes
         self._weights = weights
         self._runner = LayerRunner(spec.norm_eps)
+        self._prefill_block = PREFILL_BLOCK if rows_are_alike(weights.layers, PREFILL_BLOCK) else PAGE
 
     @classmethod
     def load(
         cls,
         spec: ModelSpec,
-        parameters: Sequence[Parameter],
+        parameters: Several[Parameter],
         source: TensorSource,
         *,
         weights: WeightFormat = "native",
         group: Group = 32,
-        calibration_ids: Sequence[int] = (),
+        calibration_ids: Several[int] = (),
         shelf: StripShelf | None = None,
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
@@ -95,50 +101,86 @@ class CpuBackend:
                 loaded = load_parameters(parameters, source, on_progress=on_progress, cancel=cancel)
                 return cls(spec, build_weights(spec, loaded.tensors), notices=loaded.notices)
 
-    def new_cache(self) -> KvCache:
-        layers = [layer.attention for layer in self.spec.layers]
-        return KvCache(layers, max_length=self.spec.context_length)
+    def new_pool(self, geometry: KvGeometry, capacity: int) -> CpuPagePool:
+        assert geometry == KvGeometry.of(self.spec, geometry.format)
+        kv_kernels(geometry.format)  # nothing is compiled while somebody waits for a token
+        return CpuPagePool(geometry, capacity)
+
+    def prefill(
+        self,
+        ids: Several[int],
+        sequence: Sequence,
+        pool: PagePool,
+        *,
+        all_logits: bool = False,
+        cancel: threading.Event | None = None,
+    ) -> torch.Tensor:
+        assert isinstance(pool, CpuPagePool)
+        assert ids, "there is nothing to run"
+        assert len(sequence.pages) >= pages_for(sequence.length + len(ids)), "pages are missing"
+        with torch.inference_mode(), failed_allocations_told():
+            logits = self._prefill(torch.tensor(ids, dtype=torch.int64), sequence, pool, all_logits, cancel)
+        return logits.clone()  # an ordinary tensor again, which the caller may change in place
+
+    def decode(
+        self, token: int, sequence: Sequence, pool: PagePool, *, cancel: threading.Event | None = None
+    ) -> torch.Tensor:
+        assert isinstance(pool, CpuPagePool)
+        assert len(sequence.pages) >= pages_for(sequence.length + 1), "pages are missing"
+        with torch.inference_mode(), failed_allocations_told():
+            hidden = self._weights.embedding.rows(torch.tensor([token], dtype=torch.int64))
+            self._run_layers(hidden, DecodeStep(pool, sequence), cancel)
+            sequence.length += 1
+            logits = self._logits(hidden)[0]
+        return logits.clone()
+
+    def new_cache(self, kv_format: KvFormat = "native") -> PagedCache:
+        kv_kernels(kv_format)
+        return PagedCache(KvGeometry.of(self.spec, kv_format), max_length=self.spec.context_length)
 
     def forward(
         self,
-        ids: Sequence[int],
+        ids: Several[int],
         cache: Cache,
         *,
         all_logits: bool = False,
         cancel: threading.Event | None = None,
     ) -> torch.Tensor:
-        assert isinstance(cache, KvCache)
-        assert ids, "there is nothing to run"
-        with torch.inference_mode(), failed_allocations_told():
-            logits = self._forward(torch.tensor(ids, dtype=torch.int64), cache, all_logits, cancel)
-        return logits.clone()  # an ordinary tensor again, which the caller may change in place
+        assert isinstance(cache, PagedCache)
+        cache.reserve(cache.length + len(ids))
+        if len(ids) > 1:
+            return self.prefill(ids, cache.sequence, cache.pool, all_logits=all_logits, cancel=cancel)
+        logits = self.decode(ids[0], cache.sequence, cache.pool, cancel=cancel)
+        return logits[None] if all_logits else logits
 
-    def _forward(
-        self, tokens: torch.Tensor, cache: KvCache, all_logits: bool, cancel: threading.Event | None
+    def _prefill(
+        self,
+        tokens: torch.Tensor,
+        sequence: Sequence,
+        pool: CpuPagePool,
+        all_logits: bool,
+        cancel: threading.Event | None,
     ) -> torch.Tensor:
-        cache.reserve(cache.length + tokens.numel())
         logits: list[torch.Tensor] = []
-        hidden = torch.empty(0)
+        last = torch.empty(0)
         while tokens.numel():
-            # Blocks end at page borders, so that pages are never cut differently by where a prompt began.
-            size = PREFILL_BLOCK - cache.length % PAGE
-            block, tokens = tokens[:size], tokens[size:]
-            hidden = self._run_block(block, cache, cancel)
+            block, tokens = tokens.tensor_split([self._prefill_block - sequence.length % PAGE])
+            step = PrefillStep(pool, sequence, len(block))
+            hidden = torch.zeros(step.num_rows, self.spec.hidden_size)
+            hidden[step.valid] = self._weights.embedding.rows(block)
+            self._run_layers(hidden, step, cancel)
+            sequence.length += len(block)
             if all_logits:
-                logits.append(self._logits(hidden))
-        return torch.cat(logits) if all_logits else self._logits(hidden[-1:])[0]
+                logits.append(self._logits(hidden)[step.valid])
+            last = hidden[step.valid][-1:]
+        return torch.cat(logits) if all_logits else self._logits(last)[0]
 
-    def _run_block(
-        self, tokens: torch.Tensor, cache: KvCache, cancel: threading.Event | None
-    ) -> torch.Tensor:
-        """tokens (T,) -> hidden states (T, H) behind the last layer; the cache is longer by T afterwards."""
-        hidden = self._weights.embedding.rows(tokens)
+    def _run_layers(self, hidden: torch.Tensor, step: Step, cancel: threading.Event | None) -> None:
+        """Takes hidden (T, H) from the embeddings to behind the last layer, in place."""
         for index, layer in enumerate(self._weights.layers):
             if cancel is not None and cancel.is_set():
                 raise Cancelled
-            self._runner.run(layer, hidden, cache=cache, index=index)
-        cache.commit(tokens.shape[0])
-        return hidden
+            self._runner.run(layer, hidden, step, index=index)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(T, H) -> (T, V)"""

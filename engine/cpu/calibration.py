@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.cpu.kv_cache import KvCache
 from engine.cpu.layers import LayerRunner
 from engine.cpu.matrices import Matrix
 from engine.cpu.model import DenseWeights, LayerWeights
+from engine.cpu.paged_attention import OwnRows
 from engine.errors import Cancelled
 from engine.weights.input_statistics import InputObserver, InputStatistics
 
@@ -88,9 +88,7 @@ class Calibration:
         for hidden in self._segments:
             if self._cancel is not None and self._cancel.is_set():
                 raise Cancelled
-            cache = KvCache([layer.attention.spec], max_length=len(hidden))
-            cache.reserve(len(hidden))
-            self._runner.run(observed, hidden, cache=cache, index=0)
+            self._runner.run(observed, hidden, OwnRows(), index=0)
         return found.statistics()
 
     def hidden_statistics(self, norm: torch.Tensor, eps: float) -> InputStatistics | None:

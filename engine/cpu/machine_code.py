@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from engine.cpu.vector_ir import TASK_HEAD, Fields
 
 
 def compiled(text: str) -> Any | None:
@@ -81,3 +85,40 @@ def torch_open_mp() -> OpenMp | None:
     if thread_num is None or num_threads is None:
         return None
     return OpenMp(parallel, thread_num, num_threads)
+
+
+_TYPES = {"i64": ctypes.c_int64, "ptr": ctypes.c_void_p, "double": ctypes.c_double}
+
+
+def task_fields(fields: Fields) -> list[tuple[str, Any]]:
+    """For a `ctypes.Structure`: what a kernel's task has behind `TASK_HEAD`."""
+    return [(name, _TYPES[kind]) for name, kind in TASK_HEAD + fields]
+
+
+class Kernels:
+    """Kernels in the form of `vector_ir.py`, by name. Use them from one thread at a time."""
+
+    def __init__(self, engine: Any, names: Sequence[str], open_mp: OpenMp | None) -> None:
+        self.engine = engine  # owns the code
+        self.names = tuple(names)
+        self._open_mp = open_mp
+        kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        self._plain = {name: kernel(engine.get_function_address(name)) for name in names}
+        self._shares = {name: engine.get_function_address(f"{name}_share") for name in names}
+        self._workers: ThreadPoolExecutor | None = None
+
+    def run(self, name: str, task: Any, items: int, *, threads: int = 1) -> None:
+        """Over all items. A task holds addresses only: the tensors have to live as long."""
+        address = ctypes.addressof(task)
+        if threads == 1:
+            self._plain[name](address, 0, items)
+        elif self._open_mp is not None:
+            task.items = items
+            task.thread_num, task.num_threads = self._open_mp.thread_num, self._open_mp.num_threads
+            self._open_mp.parallel(self._shares[name], address, threads, 0)
+        else:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(threads, "kernels")
+            borders = [items * i // threads for i in range(threads + 1)]
+            shares = itertools.pairwise(borders)
+            wait([self._workers.submit(self._plain[name], address, *each) for each in shares])

@@ -29,12 +29,22 @@ def check_available(num_bytes: int, what: str) -> None:
     """Raises OutOfMemoryError, with both numbers, when `num_bytes` more would not leave the reserve."""
     if num_bytes < _UNCHECKED_BYTES:
         return
+    if not has_room_for(num_bytes):
+        raise out_of_memory(num_bytes, what)
+
+
+def out_of_memory(num_bytes: int, what: str) -> OutOfMemoryError:
+    """That `what` needs `num_bytes`, which aren't there."""
     available = max(0, available_bytes() - RESERVE_BYTES)
-    if num_bytes > available:
-        raise OutOfMemoryError(
-            f"{what} needs {mebibytes(num_bytes)}, but only {mebibytes(available)} of memory are free.",
-            "Close other programs, or choose a smaller model or a shorter context.",
-        )
+    return OutOfMemoryError(
+        f"{what} needs {mebibytes(num_bytes)}, but only {mebibytes(available)} of memory are free.",
+        "Close other programs, or choose a smaller model or a shorter context.",
+    )
+
+
+def has_room_for(num_bytes: int) -> bool:
+    """Whether `num_bytes` more would leave the reserve."""
+    return num_bytes <= available_bytes() - RESERVE_BYTES
 
 
 def check_weights_fit(num_bytes: int, form: str) -> None:

@@ -62,9 +62,3 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         norm = float(torch.linalg.vector_norm(x))
         return x.mul(1 / math.sqrt(norm * norm / x.numel() + eps)).mul_(weight)
     return (x * x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
-
-
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """(T, 2I) -> (T, I): silu of the first half times the second half."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)

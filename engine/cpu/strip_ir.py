@@ -9,6 +9,7 @@ halves. So a row has the same bits whatever the number of rows or threads.
 
 from __future__ import annotations
 
+from engine.cpu.vector_ir import COMMON
 from engine.weights.strips import BLOCK
 
 ROWS_AT_ONCE = 4  # share what is loaded of x, and hide the latency of each other's additions
@@ -19,32 +20,7 @@ ROWS_AT_ONCE = 4  # share what is loaded of x, and hide the latency of each othe
 _AHEAD_BYTES = 8192
 _LINE_BYTES = 64  # of the cache
 
-_COMMON = """
-declare <16 x float> @llvm.fmuladd.v16f32(<16 x float>, <16 x float>, <16 x float>)
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-
-define internal float @sum(<16 x float> %v) alwaysinline {
-  %a = shufflevector <16 x float> %v, <16 x float> poison, <8 x i32> <i32 0,i32 1,i32 2,i32 3,i32 4,i32 5,i32 6,i32 7>
-  %b = shufflevector <16 x float> %v, <16 x float> poison, <8 x i32> <i32 8,i32 9,i32 10,i32 11,i32 12,i32 13,i32 14,i32 15>
-  %c = fadd <8 x float> %a, %b
-  %d = shufflevector <8 x float> %c, <8 x float> poison, <4 x i32> <i32 0,i32 1,i32 2,i32 3>
-  %e = shufflevector <8 x float> %c, <8 x float> poison, <4 x i32> <i32 4,i32 5,i32 6,i32 7>
-  %f = fadd <4 x float> %d, %e
-  %g = shufflevector <4 x float> %f, <4 x float> poison, <2 x i32> <i32 0,i32 1>
-  %h = shufflevector <4 x float> %f, <4 x float> poison, <2 x i32> <i32 2,i32 3>
-  %i = fadd <2 x float> %g, %h
-  %j = extractelement <2 x float> %i, i32 0
-  %k = extractelement <2 x float> %i, i32 1
-  %l = fadd float %j, %k
-  ret float %l
-}
-
-define internal <16 x float> @splat(float %v) alwaysinline {
-  %a = insertelement <16 x float> poison, float %v, i32 0
-  %b = shufflevector <16 x float> %a, <16 x float> poison, <16 x i32> zeroinitializer
-  ret <16 x float> %b
-}
-"""
+_PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)\n"
 
 # The codes of a block of 32 inputs as two vectors: inputs 0 … 15 and 16 … 31.
 _CODES = {
@@ -326,7 +302,7 @@ done:
 def kernel_text() -> str:
     """The module with all of them: `KERNELS`, and the share of each for a thread of OpenMP's."""
     dots = "".join(_dot(bits, offsets=offsets) for bits in (4, 8) for offsets in (False, True))
-    return _COMMON + "".join(_CODES.values()) + dots + _widen(4) + _widen(8)
+    return COMMON + _PREFETCH + "".join(_CODES.values()) + dots + _widen(4) + _widen(8)
 
 
 KERNELS = (
