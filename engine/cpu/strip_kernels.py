@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -112,9 +113,19 @@ class StripDot:
         return out
 
 
-@functools.cache
+_compiling = threading.Lock()
+
+
 def strip_kernels() -> StripKernels | None:
-    """Compiled at the first call (about 0.1 s). None where LLVM can't be had; then torch does the work."""
+    """Compiled at the first call (about 0.1 s); who else asks meanwhile waits. None where LLVM can't be had;
+    then torch does the work.
+    """
+    with _compiling:
+        return _compiled_once()
+
+
+@functools.cache
+def _compiled_once() -> StripKernels | None:
     engine = compiled(kernel_text())
     return None if engine is None else StripKernels(engine, torch_open_mp())
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,6 +27,7 @@ from engine.errors import ModelFileError
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback
+from engine.runtime import release_memory
 from engine.weights.calibrated_strip import calibrated_strip
 from engine.weights.input_statistics import InputStatistics
 from engine.weights.packing import (
@@ -79,8 +81,10 @@ def load_strips(
         def load(shelf: Shelf) -> LoadedStrips:
             meter = LoadMeter(_total(spec, parameters, source), on_progress, cancel)
             loader = _StripLoader(spec, parameters, source, bits=bits, group=group, shelf=shelf, meter=meter)
-            loaded = loader.load(calibration_ids)
+            with _compiling_kernels():
+                loaded = loader.load(calibration_ids)
             meter.finish()
+            release_memory()  # small pieces of what is gone: 100 MB with a model of half a billion
             return loaded
 
         names = _names(spec, parameters, source.tensors(), bits)
@@ -88,6 +92,17 @@ def load_strips(
             return load(NoShelf())
         loaded = shelf.run(names, load)
     return replace(loaded, notices=(*loaded.notices, *shelf.take_notices()))
+
+
+@contextmanager
+def _compiling_kernels() -> Iterator[None]:
+    """The kernels are compiled beside what is done within: it mostly waits for the disk at first."""
+    thread = threading.Thread(target=strip_kernels, name="compile-kernels")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _names(
@@ -176,6 +191,7 @@ class _StripLoader:
             for parameter in own:
                 if is_strip(parameter.name):
                     self._quantise(parameter, statistics.get(parameter.name.removeprefix(prefix)))
+        release_memory()  # the head is often the largest matrix, and it needs room as float32
         self._load_head(calibration)
         stored = "embed" in self._tensors
         weights = build_weights(spec, self._tensors, self._strips, lookup=None if stored else lookup)
