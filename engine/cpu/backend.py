@@ -18,7 +18,7 @@ from engine.cpu.ops import rms_norm
 from engine.cpu.page_pool import CpuPagePool
 from engine.cpu.paged_attention import DecodeStep, PrefillStep, Step
 from engine.cpu.paged_cache import PagedCache
-from engine.cpu.row_trial import rows_are_alike
+from engine.cpu.row_trial import try_rows
 from engine.cpu.strip_weights import load_strips
 from engine.cpu.weights import load_parameters
 from engine.errors import Cancelled
@@ -60,8 +60,8 @@ class CpuBackend:
         self.description = f"CPU, {torch.get_num_threads()} threads, {_described(counts)}"
         self.weight_bytes = weights.num_bytes
         self._weights = weights
-        self._runner = LayerRunner(spec.norm_eps)
-        self._prefill_block = PREFILL_BLOCK if rows_are_alike(weights.layers, PREFILL_BLOCK) else PAGE
+        self._rows = try_rows(weights.layers, PREFILL_BLOCK)
+        self._runner = LayerRunner(spec.norm_eps, expert_rows=self._rows.expert)
 
     @classmethod
     def load(
@@ -164,7 +164,7 @@ class CpuBackend:
         logits: list[torch.Tensor] = []
         last = torch.empty(0)
         while tokens.numel():
-            block, tokens = tokens.tensor_split([self._prefill_block - sequence.length % PAGE])
+            block, tokens = tokens.tensor_split([self._rows.block - sequence.length % PAGE])
             step = PrefillStep(pool, sequence, len(block))
             hidden = torch.zeros(step.num_rows, self.spec.hidden_size)
             hidden[step.valid] = self._weights.embedding.rows(block)

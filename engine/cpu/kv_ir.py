@@ -119,7 +119,8 @@ scaled:
   %ratio = fdiv float %amax, {float(LARGEST_CODE)}
   %normal = fcmp oge float %ratio, 0x3810000000000000
   %kept = select i1 %normal, float %ratio, float 0.0
-  %scale = fadd float %kept, %found
+  %none = fcmp uno float %found, 0.0
+  %scale = select i1 %none, float 0x7FF8000000000000, float %kept
   store float %scale, ptr %scale.at, align 4
   %some = fcmp ogt float %scale, 0.0
   %divisor = call <16 x float> @splat(float %scale)

@@ -18,8 +18,10 @@ from engine.models.spec import RopeSpec
 class LayerRunner:
     """Runs layers of one model; keeps the rotary tables and masks that they share."""
 
-    def __init__(self, norm_eps: float) -> None:
+    def __init__(self, norm_eps: float, *, expert_rows: int = 1) -> None:
+        """expert_rows: of an expert's products in steps of whole pages."""
         self._eps = norm_eps
+        self._expert_rows = expert_rows
         self._rope: dict[RopeSpec, RopeTable] = {}
         self._masks: dict[int | None, CausalMasks] = {}
 
@@ -31,7 +33,7 @@ class LayerRunner:
         if isinstance(feed_forward, DenseWeights):
             hidden.add_(feed_forward.down(swiglu(feed_forward.gate_up(x))))
         else:
-            hidden.add_(mixture(feed_forward, x, step.valid))
+            hidden.add_(mixture(feed_forward, x, step.valid, rows_alike=self._expert_rows))
 
     def _attention(
         self, index: int, weights: AttentionWeights, hidden: torch.Tensor, step: Step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +11,6 @@ import torch.nn.functional as F  # noqa: N812  (the customary name)
 from engine.cpu.matrices import Matrix
 from engine.cpu.swiglu import swiglu
 from engine.models.spec import MoeSpec
-
-ROWS_ALIKE = 16
-"""Rows of an expert's products. One of many experts gets few tokens of a page, and zeros cost as much."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +35,23 @@ def route(spec: MoeSpec, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return weights, experts
 
 
-def mixture(moe: MoeWeights, x: torch.Tensor, valid: slice | None = None) -> torch.Tensor:
+def mixture(
+    moe: MoeWeights, x: torch.Tensor, valid: slice | None = None, *, rows_alike: int = 1
+) -> torch.Tensor:
     """x (T, H) -> (T, H). An expert runs over the tokens that chose it.
 
     valid: the rows that are tokens; the others become zeros. With it a token's bits do not depend on how many
-    others chose its experts: products with them always have the same number of rows.
+    others chose its experts: their products always have `rows_alike` rows.
     """
     logits = moe.router(x)
     if valid is None:
-        return _mixture(moe, x, logits, _run)
+        return _mixture(moe, x, logits, None)
     out = torch.zeros_like(x)
-    out[valid] = _mixture(moe, x[valid], logits[valid], _run_alike)
+    out[valid] = _mixture(moe, x[valid], logits[valid], rows_alike)
     return out
 
 
-def _mixture(
-    moe: MoeWeights,
-    x: torch.Tensor,
-    logits: torch.Tensor,
-    run: Callable[[MoeWeights, int, torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
+def _mixture(moe: MoeWeights, x: torch.Tensor, logits: torch.Tensor, rows_alike: int | None) -> torch.Tensor:
     weights, experts = route(moe.spec, logits)
     # Choices (token, expert) sorted by expert: each expert's tokens then are one slice, in ascending order.
     choices = experts.flatten()
@@ -70,17 +64,17 @@ def _mixture(
         if count == 0:
             continue
         rows = tokens[first : first + count]
-        out.index_add_(0, rows, run(moe, expert, x[rows]).mul_(scales[first : first + count]))
+        if rows_alike is None:
+            y = run_expert(moe, expert, x[rows])
+        else:
+            padded = F.pad(x[rows], (0, 0, 0, -count % rows_alike))
+            parts = [run_expert(moe, expert, part) for part in torch.split(padded, rows_alike)]
+            y = torch.cat(parts)[:count]
+        out.index_add_(0, rows, y.mul_(scales[first : first + count]))
         first += count
     return out
 
 
-def _run(moe: MoeWeights, expert: int, x: torch.Tensor) -> torch.Tensor:
+def run_expert(moe: MoeWeights, expert: int, x: torch.Tensor) -> torch.Tensor:
+    """(T, H) -> (T, H)"""
     return moe.down[expert](swiglu(moe.gate_up[expert](x)))
-
-
-def _run_alike(moe: MoeWeights, expert: int, x: torch.Tensor) -> torch.Tensor:
-    """In products of ROWS_ALIKE rows, the last one filled up with zeros."""
-    padded = F.pad(x, (0, 0, 0, -len(x) % ROWS_ALIKE))
-    parts = [_run(moe, expert, part) for part in torch.split(padded, ROWS_ALIKE)]
-    return torch.cat(parts)[: len(x)]

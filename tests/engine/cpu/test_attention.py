@@ -19,7 +19,7 @@ def plain_attention(
 ) -> torch.Tensor:
     """The definition, with the whole matrix, in float64."""
     num_tokens = q.shape[0]
-    query = q.double().view(num_tokens, spec.num_heads, spec.head_dim).transpose(0, 1)
+    query = q.double().transpose(0, 1)
     share = spec.num_heads // spec.num_kv_heads
     key, value = (part.double().repeat_interleave(share, dim=0) for part in (keys, values))
     scores = query @ key.transpose(1, 2) * spec.scale
@@ -37,7 +37,7 @@ def plain_attention(
 )
 def test_blocks_equal_the_whole_matrix(window: int | None, start: int, num_tokens: int) -> None:
     spec = make_spec(6, 2, 16, window)
-    q = torch.randn(num_tokens, spec.q_dim)
+    q = torch.randn(num_tokens, spec.num_heads, spec.head_dim)
     keys, values = torch.randn(2, 2, start + num_tokens, 16).unbind(0)
     out = attend_block(spec, q, keys, values, start, CausalMasks(window))
     torch.testing.assert_close(out, plain_attention(spec, q, keys, values, start), atol=1e-5, rtol=0.0)
@@ -50,10 +50,10 @@ def test_one_query_equals_the_whole_matrix(
     num_heads: int, num_kv_heads: int, length: int, window: int | None
 ) -> None:
     spec = make_spec(num_heads, num_kv_heads, 24, window)
-    q = torch.randn(1, spec.q_dim)
+    q = torch.randn(1, spec.num_heads, spec.head_dim)
     keys, values = torch.randn(2, num_kv_heads, length, 24).unbind(0)
     expected = plain_attention(spec, q, keys, values, length - 1)
-    torch.testing.assert_close(attend_one(spec, q, keys, values), expected, atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(attend_one(spec, q[0], keys, values), expected, atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 70])
@@ -61,12 +61,12 @@ def test_keys_before_the_window_are_not_read(num_tokens: int) -> None:
     """NaN would spread through any product that it takes part in, masked or not."""
     spec = make_spec(4, 2, 16, window=40)
     start = 300
-    q = torch.randn(num_tokens, spec.q_dim)
+    q = torch.randn(num_tokens, spec.num_heads, spec.head_dim)
     kv = torch.randn(2, 2, start + num_tokens, 16)
     kv[:, :, :200] = float("nan")
     keys, values = kv.unbind(0)
     if num_tokens == 1:
-        out = attend_one(spec, q, keys, values)
+        out = attend_one(spec, q[0], keys, values)
     else:
         out = attend_block(spec, q, keys, values, start, CausalMasks(40))
     assert out.isfinite().all()
