@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.backend import Backend
 from engine.errors import Cancelled, ComputeFaultError
 from engine.generation import (
     DecodeStats,
@@ -20,14 +19,11 @@ from engine.generation import (
     PrefillStats,
     TextDelta,
 )
-from engine.notices import Notice
 from engine.sampling import Sampler
-from engine.states.store import State
+from engine.states.lease import Lease
 from engine.text_stream import TextStream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
 
@@ -41,32 +37,28 @@ class EndRules:
 
 
 class Answer:
-    """One answer in the making. Whoever stops taking `events` leaves the state valid for what was run."""
+    """One answer in the making. Whoever stops taking `events` leaves the lease valid for what was run."""
 
     def __init__(
         self,
-        backend: Backend,
-        state: State,
+        lease: Lease,
         *,
         request: GenerationRequest,
         rules: EndRules,
         stream: TextStream,
         sampler: Sampler,
         cancel: threading.Event | None,
-        notices: tuple[Notice, ...],
     ) -> None:
-        self._backend = backend
-        self._state = state
+        self._lease = lease
         self._prompt = request.prompt_ids
         self._rules = rules
         self._stream = stream
         self._sampler = sampler
         self._cancel = cancel
-        self._notices = notices
         self._history = list(request.prompt_ids)  # prompt and answer, for repetition penalties
         self._tokens: list[int] = []
         self._text: list[str] = []
-        self._prefill = PrefillStats(tokens=len(self._prompt), reused=0, seconds=0.0)
+        self._prefill = self._prefill_stats(0.0)
         self._decode_seconds = 0.0
 
     def events(self) -> Generator[GenerationEvent, None, None]:
@@ -87,7 +79,7 @@ class Answer:
             began = time.perf_counter()
             try:
                 if self._tokens:
-                    logits = self._run(self._tokens[-1:])
+                    logits = self._run_last()
             except Cancelled:
                 reason = FinishReason.CANCELLED
                 if held_back := self._stream.finish():
@@ -100,27 +92,38 @@ class Answer:
         yield self._finished(reason)
 
     def _read_prompt(self) -> torch.Tensor:
-        """Logits (V,) after the prompt. What the state shares with it is not run again."""
-        reused = self._state.shared_prefix(self._prompt)
-        self._state.truncate(reused)
+        """Logits (V,) after the prompt. What is cached of it is not run again."""
         began = time.perf_counter()
         try:
-            return self._run(self._prompt[reused:])
+            ids = self._prompt[self._lease.length :]
+            return self._run(lambda: self._lease.prefill(ids, cancel=self._cancel))
         finally:
-            seconds = time.perf_counter() - began
-            self._prefill = PrefillStats(tokens=len(self._prompt), reused=reused, seconds=seconds)
+            self._prefill = self._prefill_stats(time.perf_counter() - began)
 
-    def _run(self, ids: Sequence[int]) -> torch.Tensor:
+    def _run_last(self) -> torch.Tensor:
+        """Logits (V,) after the token that was drawn last."""
+        return self._run(lambda: self._lease.decode(self._tokens[-1], cancel=self._cancel))
+
+    def _run(self, step: Callable[[], torch.Tensor]) -> torch.Tensor:
         if self._cancel is not None and self._cancel.is_set():
             raise Cancelled
-        before = self._state.length
-        logits = self._state.run(self._backend, ids, self._cancel)
+        before = self._lease.length
+        logits = step()
         try:
             check_finite(logits)
         except ComputeFaultError:
-            self._state.truncate(before)  # what was just cached is no better than the logits
+            self._lease.rewind(before)  # what was just cached is no better than the logits
             raise
         return logits
+
+    def _prefill_stats(self, seconds: float) -> PrefillStats:
+        return PrefillStats(
+            tokens=len(self._prompt),
+            reused=self._lease.reused,
+            seconds=seconds,
+            reason=self._lease.reason,
+            diverged_at=self._lease.diverged_at,
+        )
 
     def _draw(self, logits: torch.Tensor) -> tuple[str, FinishReason | None]:
         """Draws the next token: the text that is final with it, and what ends the answer here."""
@@ -152,7 +155,7 @@ class Answer:
             prefill=self._prefill,
             decode=DecodeStats(tokens=max(0, len(self._tokens) - 1), seconds=self._decode_seconds),
             seed=self._sampler.seed,
-            notices=self._notices,
+            notices=self._lease.take_notices(),
         )
 
 

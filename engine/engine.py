@@ -22,6 +22,7 @@ from engine.checkpoints.foreign_files import shown
 from engine.checkpoints.model_folder import ModelFolder
 from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
+from engine.conversation_states import open_states
 from engine.cpu.memory import available_bytes, check_weights_fit
 from engine.errors import Cancelled, ContextFullError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, SlotInfo
@@ -98,6 +99,7 @@ class Engine:
         tokenizer: Tokenizer,
         template: ChatTemplate,
         backend: Backend,
+        states: StateStore,
         end_ids: frozenset[int],
         shelf: StripShelf | None = None,
     ) -> None:
@@ -109,7 +111,7 @@ class Engine:
         self._template = template
         self._backend: Backend | None = backend
         self._end_ids = end_ids
-        self._states = StateStore(config.slots)
+        self._states = states
 
     @classmethod
     def load(
@@ -156,7 +158,8 @@ class Engine:
         if packed or has_native_strips(folder.parameters, infos):
             check_weights_fit(sizes.of(resolved.weights), _FORMS[resolved.weights])
         ids = _calibration_ids(folder, resolved.weights, tokenizer)
-        shelf = _shelf(folder, resolved, ids) if packed else None
+        model = model_identity(folder)
+        shelf = _shelf(folder, model, resolved, ids) if packed else None
         with ExitStack() as reading:
             if shelf is not None:
                 reading.callback(shelf.close)
@@ -179,6 +182,15 @@ class Engine:
             )
         on_progress(LoadProgress(LoadStage.CHECK))
         check_notices = _self_check(backend, cancel)
+        identity = model_identity(folder)
+        states = open_states(
+            backend,
+            model=identity if identity == model else "",  # "" if its files were changed while they were read
+            numerics=_numerics(resolved, ids),
+            kv=resolved.kv,
+            context=resolved.context,
+            slots=resolved.slots,
+        )
         summary = ModelSummary(
             path=folder.path,
             name=folder.name,
@@ -203,6 +215,7 @@ class Engine:
             tokenizer=tokenizer,
             template=template,
             backend=backend,
+            states=states,
             end_ids=end_ids,
             shelf=shelf,
         )
@@ -243,30 +256,34 @@ class Engine:
 
     def late_notices(self, *, wait: bool = False) -> tuple[Notice, ...]:
         """What went wrong behind a load that had succeeded, each once: with keeping the packed weights for
-        the next one. Answers come with them, too.
+        the next one, or what is computed of conversations. Answers come with them, too.
 
         wait: until there can't be any more, which may take as long as the disk does.
         """
+        if wait:
+            self._states.wait()
+        notices = self._states.take_notices()
         if self._shelf is None:
-            return ()
+            return notices
         if wait:
             self._shelf.wait()
-        return self._shelf.take_notices()
+        return (*notices, *self._shelf.take_notices())
 
     def forget(self, conversation: str) -> None:
-        """Free what is cached of a conversation."""
+        """Free what is cached of a conversation, on disk too."""
         self._states.forget(conversation)
 
     def slot_table(self) -> tuple[SlotInfo, ...]:
         """What is kept of each conversation, and where."""
-        return ()
+        return self._states.table()
 
     def close(self) -> None:
-        """Free weights and caches. Closing twice does nothing. Packed weights that are still written to disk
-        are written to the end; the process does not end before that.
+        """Free weights and caches. Closing twice does nothing. What is still written to disk, packed weights
+        and conversations' states for the next start, is written to the end; the process does not end before
+        that.
         """
-        self._states.clear()
         if self._backend is not None:
+            self._states.close()
             self._backend = None
             release_memory()
 
@@ -277,12 +294,11 @@ class Engine:
         sampler: Sampler,
         cancel: threading.Event | None,
     ) -> Iterator[GenerationEvent]:
-        backend = self._loaded()
-        state, notice = self._states.take(request.conversation, backend.new_cache)
+        self._loaded()
+        lease = self._states.take(request.conversation, request.prompt_ids)
         try:
             answer = Answer(
-                backend,
-                state,
+                lease,
                 request=request,
                 rules=EndRules(
                     end_ids=frozenset() if request.ignore_eos else self._end_ids,
@@ -292,7 +308,6 @@ class Engine:
                 stream=stream,
                 sampler=sampler,
                 cancel=cancel,
-                notices=() if notice is None else (notice,),
             )
             with closing(answer.events()) as events:
                 for event in events:
@@ -300,7 +315,7 @@ class Engine:
                         event = replace(event, notices=(*event.notices, *self.late_notices()))
                     yield event
         finally:
-            self._states.give_back(state)
+            self._states.give_back(lease)
 
     def _check_request(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids, "prompt")
@@ -342,17 +357,33 @@ def _calibration_ids(folder: ModelFolder, weights: WeightFormat, tokenizer: Toke
     return [token_id for token_id in encoded if token_id < folder.spec.vocab_size]
 
 
-def _shelf(folder: ModelFolder, config: ResolvedConfig, calibration_ids: Sequence[int]) -> StripShelf:
-    """The model's place among the strips that are kept in the person's cache folder."""
-    text = " ".join(map(str, calibration_ids)).encode()
+def _shelf(
+    folder: ModelFolder, model: str, config: ResolvedConfig, calibration_ids: Sequence[int]
+) -> StripShelf:
+    """The model's place among the strips that are kept in the person's cache folder. model: its identity."""
     key = StripKey(
-        model=model_identity(folder),
+        model=model,
         bits=4 if config.weights == "q4" else 8,
         group=config.weight_group,
         quantiser_version=QUANTISER_VERSION,
-        calibration=hashlib.blake2b(text, digest_size=16).hexdigest() if calibration_ids else "",
+        calibration=_digest(calibration_ids),
     )
     return StripShelf(StripCache(default_root()), key, lambda: model_identity(folder))
+
+
+def _numerics(config: ResolvedConfig, calibration_ids: Sequence[int]) -> str:
+    """What keys and values are computed with, in words that change when the numbers do."""
+    if config.weights == "native":
+        return f"native weights, {config.activations} activations"
+    return (
+        f"{config.weights} weights in groups of {config.weight_group}, quantiser {QUANTISER_VERSION}, "
+        f"calibration {_digest(calibration_ids) or 'none'}, {config.activations} activations"
+    )
+
+
+def _digest(ids: Sequence[int]) -> str:
+    text = " ".join(map(str, ids)).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest() if ids else ""
 
 
 def _self_check(backend: Backend, cancel: threading.Event | None) -> tuple[Notice, ...]:

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from engine.config import EngineConfig, WeightFormat, WeightGroup
 from engine.cpu.memory import RESERVE_BYTES
 from engine.errors import SettingError
+from engine.kv_geometry import KvFormat
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.runtime import default_threads
@@ -25,7 +26,7 @@ class ResolvedConfig:
     device: Literal["cpu"]
     weights: WeightFormat
     weight_group: WeightGroup
-    kv: Literal["native"]
+    kv: KvFormat
     activations: Literal["float"]
     context: int  # tokens, prompt and answer together
     slots: int  # conversations whose caches are kept
@@ -49,13 +50,12 @@ def resolve_config(
         raise SettingError(
             "The device 'cuda' is not available: this version computes on the CPU.", "Choose 'cpu' or 'auto'."
         )
-    _require_available("kv", config.kv, ("auto", "native"))
     _require_available("activations", config.activations, ("auto", "float"))
     resolved = ResolvedConfig(
         device="cpu",
         weights=_weights(config, sizes, available),
         weight_group=weight_group(config),
-        kv="native",
+        kv="int8" if config.kv == "auto" else config.kv,
         activations="float",
         context=_context(config.context, spec),
         slots=_at_least_one("slots", config.slots),

@@ -58,14 +58,16 @@ class Lease:
         assert self.state.live is not None, "the lease was given back"
         return self.state.live.home
 
-    def prefill(self, ids: Sequence[int], *, cancel: threading.Event | None = None) -> torch.Tensor:
-        """Append `ids`; logits (V,) after the last. However it ends, `ids` are what is cached."""
+    def prefill(
+        self, ids: Sequence[int], *, all_logits: bool = False, cancel: threading.Event | None = None
+    ) -> torch.Tensor:
+        """Append `ids`; logits (V,) after the last, or (T, V). However it ends, `ids` are what is cached."""
         self._make_writable(self, len(ids))
         backend, ledger = self.home.backend, self.home.ledger
         assert self.state.live is not None
         sequence = self.state.live.sequence
         try:
-            return backend.prefill(ids, sequence, ledger.pool, cancel=cancel)
+            return backend.prefill(ids, sequence, ledger.pool, all_logits=all_logits, cancel=cancel)
         finally:
             self._take_over(ids)
 

@@ -62,6 +62,23 @@ class Parking:
             excess -= _ram_bytes(state)
             self._send_away(state)
 
+    def relieve(self, idle: Iterable[State]) -> bool:
+        """For when the memory itself is full: lets the copy go that was used least recently, and waits for
+        the disk if it is not written yet. False: there is none.
+        """
+        in_ram = [state for state in idle if state.ram is not None]
+        if not in_ram:
+            return False
+        oldest = min(in_ram, key=lambda state: state.used_ns)
+        if not _is_on_disk(oldest) and not _is_being_written(oldest):
+            self._send_away(oldest)
+        self.wait()
+        if _is_on_disk(oldest):
+            oldest.ram = None
+        elif oldest.ram is not None:
+            self._lose(oldest)
+        return True
+
     def pages(self, state: State, count: int) -> list[torch.Tensor] | None:
         """Copies of the first `count` pages of a state that is in no pool. None: they can't be had any more,
         and nothing is left of the state.

@@ -55,20 +55,18 @@ def parting(cached: array[int], prompt: array[int]) -> int | None:
 
 
 def reason_for(
-    own: array[int] | None, prompt: array[int], *, lost: ReuseReason | None, turns_dropped: bool
+    own: array[int] | None, prompt: array[int], *, lost: ReuseReason | None
 ) -> tuple[ReuseReason | None, int | None]:
     """Why not more was reused, and the token at which the prompt left what was cached of its conversation.
 
     own: what was cached of the conversation, None for nothing. lost: why it is nothing, where that is known.
-    turns_dropped: the prompt lacks turns because they didn't fit into the context.
     """
     if own is None:
         return lost or ReuseReason.NEW, None
     diverged_at = parting(own, prompt)
     if diverged_at is None:
         return None, None
-    reason = ReuseReason.CONTEXT_POLICY if turns_dropped else ReuseReason.HISTORY_REWRITTEN
-    return reason, diverged_at
+    return ReuseReason.HISTORY_REWRITTEN, diverged_at
 
 
 def _is_nearer(state: State, best: State | None, own: State | None) -> bool:

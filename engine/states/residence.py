@@ -105,9 +105,16 @@ class Residence:
 
     def _with_room(self, attempt: Callable[[], _Got | None]) -> _Got | None:
         """What `attempt` gives, once idle states have made enough room for it."""
-        while (got := attempt()) is None and self._park_one():
+        while (got := attempt()) is None and (self._park_one() or self._relieve_memory()):
             pass
         return got
+
+    def _relieve_memory(self) -> bool:
+        """Where a pool that isn't full has no page to give, and lies in the same memory as parked copies."""
+        ledger = self._home.ledger
+        if self._home.backend.device != "cpu" or ledger.num_pages == ledger.pool.capacity:
+            return False
+        return self._parking.relieve(list(self._idle.values()))
 
     def _park_one(self) -> bool:
         idle = [state for state in self._idle.values() if self.is_home(state)]

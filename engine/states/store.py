@@ -1,123 +1,310 @@
-"""Conversations as states: which tokens each has read, and the cache that stands for them.
+"""The states of all conversations: which there are, who uses one, and which serves a new prompt best.
 
-The tokens are the truth. A state's `ids` and its cache always have the same length, and a cache is reused
-only for tokens that are equal to its own from the start, in the conversation that it belongs to. What one
-conversation has read never serves another.
+The tokens are the truth. A state serves a prompt as far as their ids are equal from the start, whichever
+conversation it belongs to; nothing else decides what is reused.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.backend import Backend, Cache
+from engine.generation import ReuseReason, SlotInfo
+from engine.kv_geometry import pages_for
 from engine.notices import Notice
+from engine.states.kv_folder import KvFolder
+from engine.states.lease import Lease
+from engine.states.parking import Parking
+from engine.states.prefixes import best_prefix, reason_for
+from engine.states.residence import Residence, fallback_notice
+from engine.states.state import Home, State, as_ids
 
 if TYPE_CHECKING:
+    from array import array
+
     import torch
 
 
-class State:
-    """One conversation's tokens and cache. `ids` are the tokens that the cache is valid for, always."""
+@dataclass(frozen=True)
+class _Loss:
+    """What was cached of a conversation is gone. told: a notice has said why."""
 
-    def __init__(self, conversation: str, cache: Cache) -> None:
-        self.conversation = conversation
-        self._cache = cache
-        self._ids: list[int] = []
-
-    @property
-    def ids(self) -> Sequence[int]:
-        return self._ids
-
-    @property
-    def length(self) -> int:
-        return len(self._ids)
-
-    def shared_prefix(self, prompt: Sequence[int]) -> int:
-        """How many of the prompt's tokens are cached; the last is never counted, its logits are needed."""
-        pairs = zip(self._ids, prompt[:-1], strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-    def truncate(self, length: int) -> None:
-        """Forget the tokens from `length` on."""
-        self._cache.truncate(length)
-        del self._ids[length:]
-
-    def run(
-        self, backend: Backend, ids: Sequence[int], cancel: threading.Event | None = None
-    ) -> torch.Tensor:
-        """Append `ids`; logits (V,) after the last. However it ends, `ids` are what is cached."""
-        before = self._cache.length
-        assert before == len(self._ids)
-        try:
-            return backend.forward(ids, self._cache, cancel=cancel)
-        finally:
-            self._ids.extend(ids[: self._cache.length - before])
+    tokens: int
+    told: bool
 
 
 class StateStore:
-    """Keeps the states of the `slots` conversations that were used last.
+    """The states of one model. To be used from one thread.
 
     A state is out of the store while an answer is computed with it, so nobody else can touch it, and comes
-    back when the answer has ended. A second answer in the same conversation meanwhile starts with an empty
-    state.
+    back when the answer has ended. A second answer in the same conversation meanwhile has a state of its own,
+    and that one is kept.
     """
 
-    def __init__(self, slots: int) -> None:
-        assert slots >= 1
-        self._slots = slots
-        self._idle: OrderedDict[str, State] = OrderedDict()  # least recently used first
-        self._in_use: dict[str, State] = {}
-        self._dropped: dict[str, int] = {}  # conversation -> tokens that were cached when it had to make room
-
-    def take(self, conversation: str, new_cache: Callable[[], Cache]) -> tuple[State, Notice | None]:
-        """The conversation's state, or an empty one. The notice says that its cache had been dropped.
-
-        "" stands for no conversation: an empty state that is not kept.
+    def __init__(
+        self,
+        home: Home,
+        *,
+        slots: int,
+        new_fallback: Callable[[], Home],
+        folder: KvFolder | None = None,
+        ram_budget: int = 0,
+    ) -> None:
+        """slots: states that may be in the home's pool at once. new_fallback: where a state is computed that
+        finds no place there; that pool is its alone. folder: None keeps nothing on disk. ram_budget: bytes
+        that parked states may take in memory.
         """
-        if not conversation:
-            return State("", new_cache()), None
-        dropped = self._dropped.pop(conversation, 0)
-        state = self._idle.pop(conversation, None) or State(conversation, new_cache())
-        self._in_use[conversation] = state
-        self._make_room()
-        return state, _dropped_notice(dropped, self._slots) if dropped else None
+        assert slots >= 1
+        self._idle: dict[str, State] = {}
+        self._leases: list[Lease] = []
+        self._current: dict[str, Lease] = {}  # of each conversation: the lease whose state will be kept
+        self._lost: dict[str, _Loss] = {}
+        self._parking = Parking(folder, ram_budget=ram_budget, on_lost=self._on_lost)
+        self._residence = Residence(
+            home,
+            slots=slots,
+            new_fallback=new_fallback,
+            parking=self._parking,
+            idle=self._idle,
+            leases=self._leases,
+        )
+        self._indexed = False
+        self._now_ns = 0
 
-    def give_back(self, state: State) -> None:
-        """Keep the state for its conversation's next answer.
+    def take(self, conversation: str, ids: Sequence[int]) -> Lease:
+        """A state that has as much of the prompt `ids` as any has, less its last token, for the caller alone.
+
+        The conversation's own state is rewound; another's is left as it is, and its pages are shared. ""
+        stands for no conversation: its state is not kept. Raises OutOfMemoryError; nothing is taken then.
+        """
+        self._settle()
+        prompt = as_ids(ids)
+        had_own = conversation in self._idle
+        source, length, pages = self._find(conversation, prompt)
+        served = source.ids[:] if source is not None and conversation in self._idle else None
+        state = self._open(conversation, prompt[:length], source=source, pages=pages)
+        reason, diverged_at = reason_for(
+            served,
+            prompt,
+            lost=None if served is not None else self._why_lost(conversation, had_own=had_own),
+        )
+        enough = length == len(prompt) - 1
+        lease = Lease(
+            state,
+            total=len(prompt),
+            reason=None if enough else reason,
+            diverged_at=None if enough else diverged_at,
+            make_writable=self._residence.make_writable,
+        )
+        self._hand_out(lease)
+        return lease
+
+    def give_back(self, lease: Lease) -> None:
+        """Keep the state for its conversation's next answer. Twice is once.
 
         A state is let go instead when its conversation was forgotten or taken again meanwhile.
         """
-        if self._in_use.get(state.conversation) is not state:
+        if lease not in self._leases:
             return
-        del self._in_use[state.conversation]
-        self._idle[state.conversation] = state
-        self._make_room()
+        self._leases.remove(lease)
+        state, conversation = lease.state, lease.conversation
+        is_current = self._current.get(conversation) is lease
+        if is_current:
+            del self._current[conversation]
+        if not is_current or not state.length:
+            state.discard()
+            return
+        state.used_ns = self._tick()
+        if not self._residence.is_home(state):
+            self._parking.park(state)
+        self._idle[conversation] = state
+        self._settle()
+
+    def fork(self, source: str, target: str, length: int | None = None) -> int:
+        """Have `target`, of which there is nothing yet, begin as `source`, with its first `length` tokens or
+        all. Returns how many it has: 0 where there is nothing to share, or where a file holds it, in which
+        the target's first prompt will find it.
+        """
+        self._settle()
+        assert target
+        assert target not in self._idle
+        assert target not in self._current
+        lease = self._current.get(source)
+        state = lease.state if lease is not None else self._idle.get(source)
+        if state is None:
+            return 0
+        length = state.length if length is None else length
+        forked = State(target, ids=state.ids[:length], used_ns=self._tick())
+        if self._residence.is_home(state):
+            forked.live = self._residence.fork(state, length)
+            if not self._residence.is_home(forked):
+                self._parking.park(forked)
+        elif state.ram is not None:
+            forked.ram = state.ram.first(length)
+        else:
+            return 0
+        self._idle[target] = forked
+        self._lost.pop(target, None)
+        self._settle()
+        return length
 
     def forget(self, conversation: str) -> None:
-        """Free what is kept of a conversation, and keep nothing of an answer that is being computed in it."""
-        for kept in (self._idle, self._in_use, self._dropped):
-            kept.pop(conversation, None)
+        """Free what is kept of a conversation, files too, and keep nothing of an answer that is being
+        computed in it.
+        """
+        self._lost.pop(conversation, None)
+        lease = self._current.pop(conversation, None)
+        if lease is not None:
+            lease.state.drop_disk()
+        state = self._idle.pop(conversation, None)
+        if state is not None:
+            state.discard()
+        self._parking.forget(conversation)
 
-    def clear(self) -> None:
-        for kept in (self._idle, self._in_use, self._dropped):
-            kept.clear()
+    def table(self) -> tuple[SlotInfo, ...]:
+        """What is kept of each conversation, and where; what was used last comes first."""
+        self._settle()
+        in_use = [lease.state for lease in self._leases]
+        states = sorted([*in_use, *self._idle.values()], key=lambda state: -state.used_ns)
+        return tuple(self._row(state) for state in states)
 
-    def _make_room(self) -> None:
-        """Drop the states that were idle longest; those in use stay, be they more than there are slots."""
-        while self._idle and len(self._idle) + len(self._in_use) > self._slots:
-            name, oldest = self._idle.popitem(last=False)
-            self._dropped[name] = oldest.length
+    def close(self) -> None:
+        """Has everything written that is idle, for the next start, and frees pool and memory. The writing
+        goes on behind it, see `wait`. The store is of no use afterwards.
+        """
+        self._settle()
+        self._parking.keep(self._idle.values())
+        self._idle.clear()
+        self._current.clear()
+        for lease in list(self._leases):
+            self.give_back(lease)
+        del self._residence  # and with it backend and pool, for whose memory somebody else may be waiting
+
+    def wait(self) -> None:
+        """Until nothing is left to be written."""
+        self._parking.wait()
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """What went wrong with files since the last time this was asked."""
+        return self._parking.take_notices()
+
+    def check(self) -> None:
+        """For tests: every page is somebody's, every copy says what its state does."""
+        states = [*self._idle.values(), *(lease.state for lease in self._leases)]
+        for state in states:
+            state.check()
+        self._residence.check(states)
+
+    def _find(
+        self, conversation: str, prompt: array[int]
+    ) -> tuple[State | None, int, list[torch.Tensor] | None]:
+        """The idle state that serves the prompt best, for how many tokens, and its pages if it is parked. If
+        none does, the conversation's own with no token, or None.
+        """
+        while True:
+            own = self._idle.get(conversation)
+            others = (state for state in self._idle.values() if state is not own)
+            source, length = best_prefix(own, others, prompt)
+            if source is None:
+                return own, 0, [] if own is None or own.live is None else None
+            if source.live is not None:
+                return source, length, None
+            pages = self._parking.pages(source, pages_for(length))
+            if pages is not None:
+                return source, length, pages
+
+    def _open(
+        self,
+        conversation: str,
+        ids: array[int],
+        *,
+        source: State | None,
+        pages: list[torch.Tensor] | None,
+    ) -> State:
+        """The conversation's state, out of the store, in a pool and with `ids` alone."""
+        own = self._idle.pop(conversation, None)
+        if own is not None and own is source and own.live is not None:
+            own.truncate(len(ids))
+            return own
+        tokens = 0 if own is None else own.length
+        try:
+            if own is not None and own is not source:
+                own.discard()  # its room first, since the source has more
+            if pages is not None:
+                live = self._residence.load(pages, len(ids))
+            else:
+                assert source is not None
+                live = self._residence.fork(source, len(ids))
+        except BaseException:
+            if own is not None and own.length:
+                self._idle[conversation] = own
+            elif tokens:
+                self._lost[conversation] = _Loss(tokens, told=False)
+            raise
+        state = own if own is not None else State(conversation)
+        state.move_to(live)
+        state.ids = ids
+        return state
+
+    def _hand_out(self, lease: Lease) -> None:
+        conversation, state = lease.conversation, lease.state
+        self._leases.append(lease)
+        if conversation:
+            before = self._current.get(conversation)
+            if before is not None:
+                before.state.drop_disk()  # what is written of the conversation from now on is the new one's
+            self._current[conversation] = lease
+        state.used_ns = self._tick()
+        state.last_reuse = (lease.reused, lease.total)
+        loss = self._lost.pop(conversation, None)
+        if loss is not None and not loss.told:
+            lease.add_notice(_dropped_notice(loss.tokens))
+        if not self._residence.is_home(state):
+            lease.add_notice(fallback_notice(lease.home))
+
+    def _why_lost(self, conversation: str, *, had_own: bool) -> ReuseReason | None:
+        """Why there is nothing of the conversation, if there was something once."""
+        if had_own or conversation in self._lost:
+            return ReuseReason.EVICTED
+        if conversation and self._parking.is_of_other_model(conversation):
+            return ReuseReason.OTHER_MODEL
+        return None
+
+    def _settle(self) -> None:
+        if not self._indexed:
+            self._indexed = True
+            for state in self._parking.index():
+                self._idle.setdefault(state.conversation, state)
+        self._parking.settle(list(self._idle.values()))
+
+    def _on_lost(self, state: State, tokens: int, told: bool) -> None:
+        if self._idle.get(state.conversation) is state:
+            del self._idle[state.conversation]
+            self._lost[state.conversation] = _Loss(tokens, told)
+
+    def _row(self, state: State) -> SlotInfo:
+        reused, total = state.last_reuse or (None, None)
+        return SlotInfo(
+            conversation=state.conversation,
+            tokens=state.length,
+            pages=state.num_pages,
+            place="fallback" if state.live and not self._residence.is_home(state) else state.place,
+            reused=reused,
+            total=total,
+        )
+
+    def _tick(self) -> int:
+        """The time, never the same twice and never earlier than before."""
+        self._now_ns = max(time.time_ns(), self._now_ns + 1)
+        return self._now_ns
 
 
-def _dropped_notice(tokens: int, slots: int) -> Notice:
-    kept = "conversation was" if slots == 1 else f"{slots} conversations were"
+def _dropped_notice(tokens: int) -> Notice:
     return Notice(
         "state-dropped",
-        f"The {tokens} tokens cached of this conversation had been dropped to make room, because the last "
-        f"{kept} kept; it was read again from its beginning.",
-        "Raise the number of slots to keep more conversations at hand.",
+        f"The {tokens} tokens cached of this conversation had been dropped to make room; it was read again "
+        "from its beginning.",
+        "Raise the memory or the disk space for conversations to keep more of them at hand.",
     )

@@ -325,7 +325,6 @@ class TestMistakes:
             (("--device", "cuda"), "cuda"),
             (("--device", "tpu"), "tpu"),
             (("--weights", "q5"), "q5"),
-            (("--kv", "int8"), "int8"),
             (("--activations", "int8"), "int8"),
             (("--context", "5000"), "5000"),
             (("--context", "many"), "many"),

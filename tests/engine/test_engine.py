@@ -33,6 +33,7 @@ from engine.generation import (
     GenerationEvent,
     GenerationRequest,
     Prefilled,
+    ReuseReason,
     SamplingParams,
     TextDelta,
 )
@@ -45,12 +46,27 @@ CPU = EngineConfig(device="cpu", weights="native")
 PROMPT = tuple(random.Random(7).choices(range(480), k=40))
 
 Load = Callable[..., Engine]
+Cold = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     loaded = Engine.load(open_model(MODEL), CPU)
     yield loaded
+    loaded.close()
+
+
+@pytest.fixture(scope="module")
+def cold() -> Iterator[Cold]:
+    """Answers by an engine that keeps nothing: every prompt is read from its beginning."""
+    loaded = Engine.load(open_model(MODEL), CPU)
+
+    def cold_answer(prompt: Sequence[int] = PROMPT, **request: Any) -> Finished:
+        finished = answer(loaded, prompt, **request)
+        assert finished.prefill.reused == 0
+        return finished
+
+    yield cold_answer
     loaded.close()
 
 
@@ -230,13 +246,14 @@ class TestRequests:
 
 
 class TestConversations:
-    def test_the_next_turn_reads_only_what_is_new(self, engine: Engine) -> None:
+    def test_the_next_turn_reads_only_what_is_new(self, load: Load, cold: Cold) -> None:
+        engine = load()
         first = answer(engine, conversation="turns")
         prompt = (*PROMPT, *first.token_ids, 5, 6, 7)
         second = answer(engine, prompt, conversation="turns")
         # The last token of an answer is drawn and not run, so it is read with the next turn.
         assert second.prefill.reused == len(PROMPT) + len(first.token_ids) - 1
-        assert second.token_ids == answer(engine, prompt).token_ids
+        assert second.token_ids == cold(prompt).token_ids
         engine.forget("turns")
         assert answer(engine, prompt, conversation="turns").prefill.reused == 0
 
@@ -247,24 +264,25 @@ class TestConversations:
         assert second.prefill.reused == len(PROMPT) - 1
         assert second.token_ids == first.token_ids
 
-    def test_interleaved_conversations_equal_cold_runs(self, load: Load) -> None:
+    def test_interleaved_conversations_equal_cold_runs(self, load: Load, cold: Cold) -> None:
         """Five chats in three slots, in random turns with random cuts: none may see another's cache."""
         engine, chance = load(slots=3), random.Random(11)
         system = list(PROMPT[:20])  # they all begin alike
         chats = {name: [*system, chance.randrange(480)] for name in "abcde"}
-        dropped = 0
+        parked = 0
         for _ in range(40):
             name = chance.choice("abcde")
             ids = chats[name]
             del ids[max(21, len(ids) - chance.randrange(12)) :]
             ids += chance.choices(range(480), k=chance.randrange(1, 9))
             warm = answer(engine, ids, conversation=name, max_new_tokens=5)
-            assert warm.token_ids == answer(engine, ids, max_new_tokens=5).token_ids
-            dropped += any(notice.code == "state-dropped" for notice in warm.notices)
+            assert warm.token_ids == cold(ids, max_new_tokens=5).token_ids
+            assert warm.notices == ()
+            parked += sum(row.place == "ram" for row in engine.slot_table())
             ids += warm.token_ids
-        assert dropped > 3, "the slots were too many to show anything"
+        assert parked > 3, "the slots were too many to show anything"
 
-    def test_two_answers_at_the_same_time_do_not_mix(self, engine: Engine) -> None:
+    def test_two_answers_at_the_same_time_do_not_mix(self, engine: Engine, cold: Cold) -> None:
         prompts = {"left": PROMPT, "right": PROMPT[::-1]}
         streams = {
             name: engine.generate(
@@ -278,17 +296,60 @@ class TestConversations:
         for name, prompt in prompts.items():
             finished = last[name]
             assert isinstance(finished, Finished)
-            assert finished.token_ids == answer(engine, prompt).token_ids
+            assert finished.token_ids == cold(prompt).token_ids
+
+    def test_a_new_conversation_begins_with_what_another_has_read(self, load: Load, cold: Cold) -> None:
+        engine = load()
+        answer(engine, conversation="first")
+        prompt = (*PROMPT[:30], 5, 6, 7)
+        second = answer(engine, prompt, conversation="second")
+        assert (second.prefill.reused, second.prefill.reason) == (30, ReuseReason.NEW)
+        assert second.token_ids == cold(prompt).token_ids
+
+    def test_the_next_start_goes_on_where_the_last_one_ended(self, load: Load, cold: Cold) -> None:
+        first = load()
+        kept = answer(first, conversation="kept")
+        first.close()
+        prompt = (*PROMPT, *kept.token_ids, 9)
+        second = load()
+        assert [row.place for row in second.slot_table()] == ["disk"]
+        warm = answer(second, prompt, conversation="kept")
+        assert (warm.prefill.reused, warm.prefill.reason) == (len(prompt) - 2, None)
+        assert warm.token_ids == cold(prompt).token_ids
+        second.forget("kept")
+        second.close()
+        assert load().slot_table() == ()
+
+    def test_a_cache_of_another_form_is_not_used(self, load: Load) -> None:
+        first = load(kv="int8")
+        answer(first, conversation="kept")
+        first.close()
+        other = answer(load(kv="native"), conversation="kept")
+        assert (other.prefill.reused, other.prefill.reason) == (0, ReuseReason.OTHER_MODEL)
+
+    def test_a_second_answer_without_a_slot_says_where_it_is_computed(self, load: Load, cold: Cold) -> None:
+        engine = load(slots=1)
+        settings = {"max_new_tokens": 4, "ignore_eos": True}
+        first = engine.generate(GenerationRequest(PROMPT, conversation="first", **settings))
+        next(first)
+        second = answer(engine, PROMPT[::-1], conversation="second", max_new_tokens=4)
+        assert [notice.code for notice in second.notices] == ["state-fallback"]
+        assert second.token_ids == cold(PROMPT[::-1], max_new_tokens=4).token_ids
+        *_, finished = first
+        assert isinstance(finished, Finished)
+        assert finished.token_ids == cold(max_new_tokens=4).token_ids
 
 
 class TestStopping:
-    def check_usable(self, engine: Engine, conversation: str, ids: Sequence[int], at_least: int) -> None:
+    def check_usable(
+        self, engine: Engine, cold: Cold, conversation: str, ids: Sequence[int], at_least: int
+    ) -> None:
         """The conversation goes on as if nothing had happened, with what was finished still cached."""
         warm = answer(engine, ids, conversation=conversation)
         assert warm.prefill.reused >= at_least
-        assert warm.token_ids == answer(engine, ids).token_ids
+        assert warm.token_ids == cold(ids).token_ids
 
-    def test_a_stop_takes_effect_before_the_next_token(self, engine: Engine) -> None:
+    def test_a_stop_takes_effect_before_the_next_token(self, engine: Engine, cold: Cold) -> None:
         cancel, seen = threading.Event(), []
         request = GenerationRequest(PROMPT, max_new_tokens=50, ignore_eos=True, conversation="stop")
         for event in engine.generate(request, cancel):
@@ -298,18 +359,20 @@ class TestStopping:
         finished = seen[-1]
         assert isinstance(finished, Finished)
         assert (finished.finish_reason, len(finished.token_ids)) == (FinishReason.CANCELLED, 3)
-        assert finished.text == answer(engine, max_new_tokens=3).text
-        self.check_usable(engine, "stop", (*PROMPT, *finished.token_ids, 9), len(PROMPT) + 2)
+        assert finished.text == cold(max_new_tokens=3).text
+        self.check_usable(engine, cold, "stop", (*PROMPT, *finished.token_ids, 9), len(PROMPT) + 2)
 
-    def test_stopped_before_it_began(self, engine: Engine) -> None:
+    def test_stopped_before_it_began(self, engine: Engine, cold: Cold) -> None:
         cancel = threading.Event()
         cancel.set()
         (finished,) = engine.generate(GenerationRequest(PROMPT, conversation="before"), cancel)
         assert isinstance(finished, Finished)
         assert (finished.finish_reason, finished.text) == (FinishReason.CANCELLED, "")
-        self.check_usable(engine, "before", PROMPT, 0)
+        self.check_usable(engine, cold, "before", PROMPT, 0)
 
-    def test_a_long_prompt_stops_between_layers_and_keeps_finished_blocks(self, engine: Engine) -> None:
+    def test_a_long_prompt_stops_between_layers_and_keeps_finished_blocks(
+        self, engine: Engine, cold: Cold
+    ) -> None:
         long = PROMPT * (3 * PREFILL_BLOCK // len(PROMPT))
         request = GenerationRequest(long, max_new_tokens=1, conversation="long")
         layers = engine.summary.layers
@@ -317,11 +380,11 @@ class TestStopping:
         assert isinstance(finished, Finished)
         assert finished.finish_reason is FinishReason.CANCELLED
         assert finished.prefill.tokens == len(long)
-        self.check_usable(engine, "long", long, PREFILL_BLOCK)
+        self.check_usable(engine, cold, "long", long, PREFILL_BLOCK)
 
     @pytest.mark.parametrize("taken", [0, 1, 2, 5])
     def test_an_iterator_that_is_closed_leaves_the_conversation_sound(
-        self, taken: int, engine: Engine
+        self, taken: int, engine: Engine, cold: Cold
     ) -> None:
         name = f"closed {taken}"
         request = GenerationRequest(PROMPT, max_new_tokens=20, ignore_eos=True, conversation=name)
@@ -329,33 +392,35 @@ class TestStopping:
         for _ in range(taken):
             next(stream)
         stream.close()  # type: ignore[attr-defined]
-        self.check_usable(engine, name, PROMPT, len(PROMPT) - 1 if taken else 0)
+        self.check_usable(engine, cold, name, PROMPT, len(PROMPT) - 1 if taken else 0)
 
 
 class TestFaults:
     @pytest.mark.parametrize("step", [0, 1, 4])
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     def test_logits_that_are_no_numbers_end_the_answer_and_not_the_conversation(
-        self, step: int, bad: float, load: Load, monkeypatch: pytest.MonkeyPatch
+        self, step: int, bad: float, load: Load, cold: Cold, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        engine = load()
-        sound = engine._backend.forward  # type: ignore[union-attr]
-        calls = 0
+        engine, calls = load(), 0
 
-        def faulty(*args: Any, **settings: Any) -> torch.Tensor:
-            nonlocal calls
-            logits = sound(*args, **settings)
-            if calls == step:
-                logits[100] = bad
-            calls += 1
-            return logits
+        def made_faulty(sound: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+            def faulty(*args: Any, **settings: Any) -> torch.Tensor:
+                nonlocal calls
+                logits = sound(*args, **settings)
+                if calls == step:
+                    logits[100] = bad
+                calls += 1
+                return logits
 
-        monkeypatch.setattr(engine._backend, "forward", faulty)
+            return faulty
+
+        for name in ("prefill", "decode"):
+            monkeypatch.setattr(engine._backend, name, made_faulty(getattr(engine._backend, name)))
         with pytest.raises(ComputeFaultError):
             answer(engine, conversation="fault")
         warm = answer(engine, conversation="fault")
         assert warm.prefill.reused == (len(PROMPT) - 1 if step else 0)
-        assert warm.token_ids == answer(engine).token_ids
+        assert warm.token_ids == cold().token_ids
 
     def test_weights_that_are_no_numbers_fail_the_load(self, tmp_path: Path) -> None:
         folder = copy_model("tiny-qwen2", tmp_path / "model")
@@ -413,7 +478,6 @@ class TestLoad:
         ("settings", "words"),
         [
             ({"device": "cuda"}, "cuda.*cpu"),
-            ({"kv": "int8"}, "kv.*int8.*native"),
             ({"activations": "int8"}, "activations.*int8.*float"),
             ({"activations": "int8x2"}, "activations.*int8x2.*float"),
             ({"context": 4097}, "4097.*4096"),

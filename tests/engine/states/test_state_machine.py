@@ -27,11 +27,11 @@ from state_fakes import GEOMETRY, cold_logits, logits_of, new_home
 
 from engine.errors import Cancelled, OutOfMemoryError
 from engine.kv_geometry import PAGE
-from engine.states.kept_states import StateStore
 from engine.states.kv_file import KvKey, write_kv_file
 from engine.states.kv_folder import KvFolder
 from engine.states.lease import Lease
 from engine.states.state import Home
+from engine.states.store import StateStore
 from engine.weights.part_file import PartFile
 
 KEY = KvKey("model", "native", GEOMETRY)
@@ -94,6 +94,7 @@ class Conversations(RuleBasedStateMachine):
             self.store.give_back(lease)
         for name in "abcd":
             self.store.forget(name)
+        self.folder.wait()
         assert self.pool.pages == {}, "a page leaked"
         assert list(self.folder.root.glob("*")) == []
         shutil.rmtree(self.root)
@@ -285,7 +286,7 @@ class Conversations(RuleBasedStateMachine):
         raw = bytearray(path.read_bytes())
         if cut:
             del raw[int(at * len(raw)) :]
-        else:
+        elif raw:
             raw[int(at * len(raw))] ^= 0x10
         path.write_bytes(raw)
 
@@ -321,7 +322,7 @@ def test_any_ten_thousand_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Conversations,
         settings=settings(
-            max_examples=300,
+            max_examples=400,
             stateful_step_count=50,
             deadline=None,
             derandomize=True,

@@ -1,171 +1,430 @@
-"""Caches that remember the very ids they were fed show what is reused for whom."""
+"""What conversations share, what moves where, and what is said of it; a fake backend shows wrong bytes."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import torch
+from state_fakes import GEOMETRY, FakePool, cold_logits, new_home
 
-from engine.errors import Cancelled
-from engine.states.store import State, StateStore
+from engine.errors import OutOfMemoryError
+from engine.generation import ReuseReason
+from engine.kv_geometry import PAGE
+from engine.states.kv_file import KvKey
+from engine.states.kv_folder import KvFolder, forget_conversation
+from engine.states.lease import Lease
+from engine.states.store import StateStore
+from engine.weights.part_file import PartFile
 
+KEY = KvKey("model", "native", GEOMETRY)
+CONTEXT = 8 * PAGE
+RAM = 10**6
+TEXT = random.Random(3).choices(range(1000), k=CONTEXT)
+OTHER = TEXT[:100] + random.Random(4).choices(range(1000), k=CONTEXT - 100)
 
-class RecordingCache:
-    """Holds the ids themselves instead of keys and values."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-
-    @property
-    def length(self) -> int:
-        return len(self.ids)
-
-    def truncate(self, length: int) -> None:
-        assert 0 <= length <= self.length
-        del self.ids[length:]
-
-
-class RecordingBackend:
-    """Its "logits" are everything that the cache holds: an answer shows whose tokens it was computed from."""
-
-    def __init__(self, cancel_after: int | None = None) -> None:
-        self._cancel_after = cancel_after
-
-    def forward(
-        self, ids: Sequence[int], cache: Any, *, cancel: threading.Event | None = None
-    ) -> tuple[int, ...]:
-        if self._cancel_after is not None:
-            cache.ids += ids[: self._cancel_after]
-            raise Cancelled
-        cache.ids += ids
-        return tuple(cache.ids)
+Make = Callable[..., StateStore]
 
 
-def answer(
-    store: StateStore,
-    conversation: str,
-    prompt: Sequence[int],
-    new_cache: Callable[[], RecordingCache] = RecordingCache,
-) -> tuple[tuple[int, ...], int]:
-    """What the engine does with a state: (everything that the answer was computed from, tokens reused)."""
-    state, _ = store.take(conversation, new_cache)
-    reused = state.shared_prefix(prompt)
-    state.truncate(reused)
-    logits: Any = state.run(RecordingBackend(), prompt[reused:])  # type: ignore[arg-type]
-    store.give_back(state)
-    return logits, reused
+@pytest.fixture(autouse=True)
+def _small_disks_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.states.kv_folder.LEAST_FREE_BYTES", 0)
 
 
-conversations = st.sampled_from(["a", "b", "c", "d", ""])
-prompts = st.lists(st.integers(0, 2), min_size=1, max_size=12)  # few ids, so that prefixes are shared often
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Stores that share a folder; the pages of each are checked at the end."""
+    stores: list[StateStore] = []
+
+    def make_store(
+        *,
+        slots: int = 8,
+        pages: int = 64,
+        ram: int = RAM,
+        disk: int = 10**9,
+        model: str = "model",
+        **more: Any,
+    ) -> StateStore:
+        key = KvKey(model, "native", GEOMETRY)
+        folder = KvFolder(tmp_path / "states", key, context=more.get("context", CONTEXT), limit_bytes=disk)
+        new_fallback = more.get("new_fallback", lambda: new_home(CONTEXT // PAGE))
+        store = StateStore(
+            more.get("home") or new_home(pages),
+            slots=slots,
+            new_fallback=new_fallback,
+            folder=folder if more.get("keeps", True) else None,
+            ram_budget=ram,
+        )
+        stores.append(store)
+        return store
+
+    yield make_store
+    for store in stores:
+        if hasattr(store, "_residence"):  # it isn't closed
+            store.check()
+        store.wait()
 
 
-@given(turns=st.lists(st.tuples(conversations, prompts, st.booleans()), max_size=40), slots=st.integers(1, 3))
-@settings(deadline=None)
-def test_every_answer_is_computed_from_its_own_prompt_and_nothing_else(
-    turns: list[tuple[str, list[int], bool]], slots: int
-) -> None:
-    store = StateStore(slots)
-    last: dict[str, list[int]] = {}
-    for conversation, prompt, forget in turns:
-        if forget:
-            store.forget(conversation)
-            last.pop(conversation, None)
-        seen, reused = answer(store, conversation, prompt)
-        assert seen == tuple(prompt)
-        own = last.get(conversation, []) if conversation else []
-        assert prompt[:reused] == own[:reused], "only tokens of the conversation's own are reused"
-        assert reused < len(prompt), "one token is always left to run"
-        last[conversation] = prompt
+def read(store: StateStore, conversation: str, ids: Sequence[int]) -> Lease:
+    """The prompt, with a cold run's logits; the lease is still open."""
+    lease = store.take(conversation, ids)
+    assert lease.reused == lease.length < max(1, len(ids))
+    assert torch.equal(lease.prefill(ids[lease.length :]), cold_logits(ids))
+    return lease
 
 
-@pytest.mark.parametrize(
-    ("cached", "prompt", "reused"),
-    [
-        ([], [1], 0),
-        ([1, 2, 3], [1, 2, 3], 2),  # everything is cached, and still the last one runs
-        ([1, 2, 3], [1, 2, 3, 4], 3),
-        ([1, 2, 3], [1, 2, 9, 4], 2),
-        ([1, 2, 3], [1, 2], 1),
-        ([1, 2, 3], [9], 0),
-    ],
-)
-def test_longest_common_prefix_is_reused(cached: list[int], prompt: list[int], reused: int) -> None:
-    store = StateStore(1)
-    if cached:
-        answer(store, "a", cached)
-    assert answer(store, "a", prompt) == (tuple(prompt), reused)
+def answer(store: StateStore, conversation: str, ids: Sequence[int]) -> Lease:
+    lease = read(store, conversation, ids)
+    store.give_back(lease)
+    return lease
 
 
-def test_least_recently_used_makes_room_and_its_next_answer_says_so_once() -> None:
-    store = StateStore(2)
-    for conversation in ("a", "b", "a", "c"):  # "b" was used longest ago
-        answer(store, conversation, [1, 2, 3])
-    assert answer(store, "a", [1, 2, 3, 4])[1] == 3
-    state, notice = store.take("b", RecordingCache)
-    assert state.length == 0
-    assert notice is not None
-    assert notice.code == "state-dropped"
-    assert "3 tokens" in notice.message
-    store.give_back(state)
-    assert store.take("b", RecordingCache)[1] is None
+def places(store: StateStore) -> dict[str, str]:
+    return {row.conversation: row.place for row in store.table()}
 
 
-def test_a_new_conversation_is_no_dropped_one() -> None:
-    store = StateStore(1)
-    answer(store, "a", [1])
-    assert store.take("b", RecordingCache)[1] is None
+def codes(store: StateStore, lease: Lease) -> list[str]:
+    return [notice.code for notice in (*lease.take_notices(), *store.take_notices())]
 
 
-def test_no_more_caches_live_than_there_are_slots() -> None:
-    made: list[RecordingCache] = []
+class TestReuse:
+    @pytest.mark.parametrize("length", [1, 2, 52, 63, 64, 65, 76, 127, 128, 129, 500])
+    def test_a_turn_reads_only_what_is_new(self, length: int, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:length])
+        lease = answer(store, "a", TEXT[: length + 9])
+        assert (lease.reused, lease.total, lease.reason) == (length, length + 9, None)
 
-    def new_cache() -> RecordingCache:
-        made.append(RecordingCache())
-        return made[-1]
+    @pytest.mark.parametrize("length", [1, 2, 64, 65, 128])
+    def test_regenerating_runs_the_last_token_again(self, length: int, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:length])
+        lease = answer(store, "a", TEXT[:length])
+        assert (lease.reused, lease.reason) == (length - 1, None)
 
-    store = StateStore(3)
-    for number in range(10):
-        answer(store, f"conversation {number}", [number], new_cache)
-    kept = [answer(store, f"conversation {number}", [number, 0], new_cache)[1] for number in (7, 8, 9)]
-    assert kept == [1, 1, 1]
-    assert len(made) == 10
+    def test_a_rewritten_history_says_where(self, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:200])
+        lease = answer(store, "a", OTHER[:300])
+        assert (lease.reused, lease.reason, lease.diverged_at) == (100, ReuseReason.HISTORY_REWRITTEN, 100)
+
+    def test_a_new_conversation_begins_with_what_another_has_read(self, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:200])
+        lease = answer(store, "b", OTHER[:200])
+        assert (lease.reused, lease.reason) == (100, ReuseReason.NEW)
+        assert answer(store, "a", TEXT[:201]).reused == 200, "the other one was not touched"
+        assert answer(store, "c", [1001, 1002]).reason is ReuseReason.NEW
+
+    def test_an_edited_message_starts_from_the_best_of_all_states(self, make: Make) -> None:
+        """The edited text is there already: another branch of the conversation has it."""
+        store = make()
+        answer(store, "a", TEXT[:300])
+        answer(store, "branch", OTHER[:300])
+        lease = answer(store, "a", OTHER[:310])
+        assert (lease.reused, lease.reason) == (300, None)
+        assert answer(store, "branch", OTHER[:301]).reused == 300
+
+    def test_no_conversation_keeps_nothing_and_may_use_what_there_is(self, make: Make) -> None:
+        store = make()
+        answer(store, "", TEXT[:200])
+        assert answer(store, "", TEXT[:200]).reused == 0
+        answer(store, "a", TEXT[:200])
+        assert answer(store, "", TEXT[:200]).reused == 199
+        assert places(store) == {"a": "pool"}
+
+    def test_an_empty_prompt_is_no_trouble(self, make: Make) -> None:
+        store = make()
+        lease = store.take("a", [])
+        assert (lease.reused, lease.total) == (0, 0)
+        store.give_back(lease)
+        assert store.table() == ()
+
+    def test_a_context_of_one_page(self, make: Make) -> None:
+        store = make(slots=1, pages=1, context=PAGE, new_fallback=lambda: new_home(1))
+        for conversation in "abab":
+            answer(store, conversation, TEXT[:PAGE])
+            answer(store, conversation, OTHER[: PAGE - 1])
 
 
-def test_a_state_in_use_is_nobody_elses() -> None:
-    store = StateStore(4)
-    answer(store, "a", [1, 2, 3])
-    first, _ = store.take("a", RecordingCache)
-    second, _ = store.take("a", RecordingCache)
-    assert (first.length, second.length) == (3, 0)
-    store.give_back(second)
-    store.give_back(first)  # too late: the conversation has another state by now
-    assert store.take("a", RecordingCache)[0] is second
+class TestForks:
+    def test_a_fork_copies_nothing_and_its_first_step_one_page(self, make: Make) -> None:
+        home = new_home(64)
+        pool = home.ledger.pool
+        assert isinstance(pool, FakePool)
+        store = make(home=home)
+        answer(store, "a", TEXT[:300])
+        assert store.fork("a", "b") == 300
+        assert (pool.copies, len(pool.pages)) == (0, 5)
+        answer(store, "b", [*TEXT[:300], 7])
+        assert (pool.copies, len(pool.pages)) == (1, 6)
+        answer(store, "a", [*TEXT[:300], 8])
+        assert (pool.copies, len(pool.pages)) == (1, 6)
+
+    @pytest.mark.parametrize("first", ["a", "b"])
+    def test_forgetting_one_leaves_the_other(self, first: str, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:300])
+        assert store.fork("a", "b", 190) == 190
+        store.forget(first)
+        store.check()
+        other = "b" if first == "a" else "a"
+        kept = 190 if other == "b" else 300
+        assert answer(store, other, [*TEXT[:kept], 7]).reused == kept
+
+    def test_a_conversation_that_is_being_answered_can_be_forked(self, make: Make) -> None:
+        store = make()
+        lease = read(store, "a", TEXT[:70])
+        assert store.fork("a", "b", 66) == 66
+        assert torch.equal(lease.decode(5), cold_logits([*TEXT[:70], 5]))
+        assert answer(store, "b", [*TEXT[:66], 9]).reused == 66
+        store.give_back(lease)
 
 
-def test_forgetting_a_conversation_in_use_keeps_nothing_of_it() -> None:
-    store = StateStore(4)
-    state, _ = store.take("a", RecordingCache)
-    state.run(RecordingBackend(), [1, 2])  # type: ignore[arg-type]
-    store.forget("a")
-    store.give_back(state)
-    assert store.take("a", RecordingCache)[0].length == 0
+class TestSlots:
+    def test_two_chats_at_once_with_one_slot(self, make: Make) -> None:
+        """Neither may see the other's, and the second one is told that it has no place."""
+        store = make(slots=1)
+        first = read(store, "a", TEXT[:100])
+        second = read(store, "b", OTHER[:130])
+        assert (second.reused, codes(store, first), codes(store, second)) == (0, [], ["state-fallback"])
+        assert places(store) == {"a": "pool", "b": "fallback"}
+        ids = {"a": TEXT[:100], "b": OTHER[:130]}
+        for token in (5, 6, 7):
+            for lease in (first, second):
+                ids[lease.conversation] = [*ids[lease.conversation], token]
+                assert torch.equal(lease.decode(token), cold_logits(ids[lease.conversation]))
+        assert codes(store, second) == [], "said once, not at every token"
+        store.give_back(first)
+        store.give_back(second)
+        lease = answer(store, "b", [*ids["b"], 8])
+        assert (lease.reused, codes(store, lease)) == (len(ids["b"]), [])
+        assert places(store) == {"a": "ram", "b": "pool"}
+
+    def test_returning_after_eight_others_reads_nothing_again(self, make: Make) -> None:
+        store = make(slots=8)
+        names = [f"chat {number}" for number in range(9)]
+        for number, name in enumerate(names):
+            answer(store, name, [number, *TEXT[:300]])
+        assert places(store)["chat 0"] == "ram"
+        assert answer(store, "chat 0", [0, *TEXT[:301]]).reused == 301
+
+    def test_a_pool_that_runs_full_in_an_answer_parks_who_is_idle(self, make: Make) -> None:
+        store = make(pages=4)
+        answer(store, "a", TEXT[:100])
+        lease = read(store, "b", OTHER[:100])
+        for length in range(100, 140):
+            assert torch.equal(lease.decode(OTHER[length]), cold_logits(OTHER[: length + 1]))
+        store.give_back(lease)
+        assert places(store) == {"a": "pool", "b": "pool"}, "the first page is shared"
+        lease = answer(store, "c", [1, *TEXT[:190]])
+        assert codes(store, lease) == []
+        assert places(store)["c"] == "pool"
+
+    def test_an_answer_that_outgrows_the_pool_moves_and_says_so_once(self, make: Make) -> None:
+        store = make(pages=2)
+        lease = read(store, "a", TEXT[:126])
+        for length in range(126, 140):
+            assert torch.equal(lease.decode(TEXT[length]), cold_logits(TEXT[: length + 1]))
+        assert codes(store, lease) == ["state-fallback"]
+        assert places(store) == {"a": "fallback"}
+        store.give_back(lease)
+
+    def test_no_memory_anywhere_changes_nothing(self, make: Make) -> None:
+        store = make(pages=2, new_fallback=lambda: new_home(2))
+        lease = read(store, "a", TEXT[:128])
+        with pytest.raises(OutOfMemoryError, match=r"129 tokens \(3 pages\)"):
+            lease.decode(5)
+        assert list(lease.ids) == TEXT[:128]
+        store.check()
+        store.give_back(lease)
+        assert answer(store, "a", TEXT[:128]).reused == 127
+
+    def test_the_fallback_may_be_another_device(self, make: Make) -> None:
+        store = make(slots=1, home=new_home(64, "cuda"))
+        first, second = store.take("a", TEXT[:9]), store.take("b", OTHER[:9])
+        assert (first.home.backend.device, second.home.backend.device) == ("cuda", "cpu")
+        assert "the CPU" in second.take_notices()[0].message
+        store.give_back(first)
+        store.give_back(second)
 
 
-def test_no_conversation_keeps_nothing() -> None:
-    store = StateStore(4)
-    answer(store, "", [1, 2, 3])
-    assert answer(store, "", [1, 2, 3, 4])[1] == 0
+class TestWhileComputing:
+    def test_a_conversation_taken_again_has_a_state_of_its_own(self, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:100])
+        first = read(store, "a", TEXT[:101])
+        second = read(store, "a", OTHER[:150])
+        assert second.reused == 0
+        store.give_back(second)
+        store.give_back(first)  # too late: the conversation has another state by now
+        store.give_back(first)
+        assert answer(store, "a", OTHER[:160]).reused == 150
+
+    def test_forgetting_keeps_nothing_of_the_answer(self, make: Make, tmp_path: Path) -> None:
+        store = make()
+        lease = read(store, "a", TEXT[:100])
+        store.forget("a")
+        assert torch.equal(lease.decode(5), cold_logits([*TEXT[:100], 5]))
+        store.give_back(lease)
+        assert store.table() == ()
+        assert answer(store, "a", TEXT[:100]).reused == 0
 
 
-@pytest.mark.parametrize("done", [0, 3])
-def test_ids_are_what_is_cached_however_a_step_ends(done: int) -> None:
-    state = State("a", RecordingCache())
-    state.run(RecordingBackend(), [1, 2])  # type: ignore[arg-type]
-    with pytest.raises(Cancelled):
-        state.run(RecordingBackend(cancel_after=done), [3, 4, 5, 6, 7])  # type: ignore[arg-type]
-    assert list(state.ids) == [1, 2, 3, 4, 5][: 2 + done]
+class TestPlaces:
+    def test_memory_then_disk_and_back(self, make: Make) -> None:
+        store = make(slots=1, ram=3 * GEOMETRY.page_bytes)
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.wait()
+        assert places(store) == {"a": "disk", "b": "ram", "c": "pool"}
+        lease = answer(store, "a", [1, *TEXT[:151]])
+        assert (lease.reused, lease.reason, codes(store, lease)) == (151, None, [])
+
+    def test_the_next_start_goes_on_without_reading_anything(self, make: Make) -> None:
+        store = make()
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.close()
+        store = make()
+        assert places(store) == {"c": "disk", "b": "disk", "a": "disk"}
+        assert list(places(store)) == ["c", "b", "a"], "in the order in which they were used"
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            assert answer(store, name, [start, *TEXT[:151]]).reused == 151
+
+    def test_another_model_finds_nothing_and_says_why(self, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        other = make(model="another")
+        lease = answer(other, "a", TEXT[:150])
+        assert (lease.reused, lease.reason) == (0, ReuseReason.OTHER_MODEL)
+        assert answer(make(), "a", TEXT[:151]).reused == 150, "the first one's is still there"
+
+    def test_deleting_a_conversation_deletes_its_files_of_every_model(
+        self, make: Make, tmp_path: Path
+    ) -> None:
+        for model in ("one", "two"):
+            store = make(model=model)
+            answer(store, "a", TEXT[:150])
+            answer(store, "b", TEXT[:150])
+            store.close()
+        store.wait()
+        assert forget_conversation(tmp_path / "states", "a") == ()
+        assert places(make(model="one")) == {"b": "disk"}
+        make(model="two").forget("b")
+        assert list((tmp_path / "states").iterdir()) == []
+
+    def test_deleting_while_it_is_written_leaves_nothing(
+        self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = make()
+        answer(store, "a", TEXT[:150])
+        monkeypatch.setattr(
+            PartFile, "sync", lambda file: forget_conversation(tmp_path / "states", "a") and None
+        )
+        store.close()
+        store.wait()
+        assert list((tmp_path / "states").iterdir()) == []
+
+    def test_a_rewound_state_takes_its_file_along(self, make: Make, tmp_path: Path) -> None:
+        """The file says more than is left of the conversation, so it goes at once."""
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        store = make()
+        lease = store.take("a", OTHER[:120])
+        assert lease.reused == 100
+        assert list((tmp_path / "states").iterdir()) == []
+        store.give_back(lease)
+
+    def test_what_has_to_make_room_on_disk_goes_oldest_first(self, make: Make) -> None:
+        store = make(disk=20_000)
+        for name, start in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.close()
+        kept = places(make())
+        assert list(kept) == ["d", "c"]
+
+    def test_rows_behind_the_tokens_never_leave_the_pool(self, make: Make, tmp_path: Path) -> None:
+        """They may be left over from a text that was taken back, or from another conversation."""
+        store = make()
+        answer(store, "a", [*TEXT[:100], *[777] * 20])
+        lease = store.take("a", [*TEXT[:100], 5])
+        store.give_back(lease)
+        store.close()
+        store.wait()
+        [path] = (tmp_path / "states").iterdir()
+        assert (777).to_bytes(4, "little") not in path.read_bytes()
+
+
+class TestDisk:
+    @pytest.mark.parametrize("keeps", [True, False])
+    def test_a_full_disk_drops_the_oldest_and_says_so(
+        self, keeps: bool, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def full(file: PartFile) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(PartFile, "sync", full)
+        store = make(slots=1, ram=0, keeps=keeps)
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+            store.wait()
+        store.table()
+        assert [notice.code for notice in store.take_notices()] == (["states-not-kept"] if keeps else [])
+        lease = answer(store, "a", [1, *TEXT[:151]])
+        assert (lease.reused, lease.reason) == (0, ReuseReason.EVICTED)
+        assert [notice.code for notice in lease.take_notices()] == ["state-dropped"]
+        assert not keeps or list((tmp_path / "states").iterdir()) == []
+
+    def test_a_folder_that_cannot_be_written_is_told_once(self, make: Make, tmp_path: Path) -> None:
+        (tmp_path / "states").write_text("a file where the folder should be")
+        store = make(slots=1, ram=0)
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+            store.wait()
+        store.close()
+        store.wait()
+        assert [notice.code for notice in store.take_notices()] == ["states-not-kept"]
+
+    @pytest.mark.parametrize("damage", ["cut", "flipped page", "flipped header", "longer", "empty"])
+    def test_a_damaged_file_is_dropped_told_and_read_again(
+        self, damage: str, make: Make, tmp_path: Path
+    ) -> None:
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        store.wait()
+        [path] = (tmp_path / "states").iterdir()
+        raw = bytearray(path.read_bytes())
+        match damage:
+            case "cut":
+                del raw[-500:]
+            case "flipped page":
+                raw[-1500] ^= 1
+            case "flipped header":
+                raw[300] ^= 1
+            case "longer":
+                raw += b"more"
+            case "empty":
+                raw.clear()
+        path.write_bytes(raw)
+        store = make()
+        lease = answer(store, "a", TEXT[:150])
+        assert lease.reused == 0
+        assert codes(store, lease) == ["state-unusable"]
+        assert not path.exists()
+
+    def test_more_tokens_than_the_context_are_dropped(self, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        store = make(context=149)
+        lease = answer(store, "a", TEXT[:120])
+        assert (lease.reused, codes(store, lease)) == (0, ["state-unusable"])

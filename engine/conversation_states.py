@@ -1,0 +1,40 @@
+"""Where one loaded model keeps its conversations' states: which pool, how much memory, which files."""
+
+from __future__ import annotations
+
+from engine.backend import Backend
+from engine.cpu.memory import RESERVE_BYTES, available_bytes
+from engine.kv_geometry import KvFormat, KvGeometry, pages_for
+from engine.states.kv_file import KvKey
+from engine.states.kv_folder import KvFolder, default_root
+from engine.states.pages import PageLedger
+from engine.states.state import Home
+from engine.states.store import StateStore
+
+_RAM_FRACTION = 0.25  # of the memory that is free beside the weights, for states out of the pool
+_MAX_RAM_BYTES = 4 * 2**30
+
+
+def open_states(
+    backend: Backend, *, model: str, numerics: str, kv: KvFormat, context: int, slots: int
+) -> StateStore:
+    """The states of a model on its backend, and those that earlier runs of the program left on disk.
+
+    model, numerics: see `KvKey`; a model of "" keeps nothing on disk. context: tokens. Takes no memory and
+    reads no file yet.
+    """
+    geometry = KvGeometry.of(backend.spec, kv)
+    pages = pages_for(context)
+
+    def new_home(num_states: int) -> Home:
+        return Home(backend, PageLedger(backend.new_pool(geometry, num_states * pages)))
+
+    key = KvKey(model, numerics, geometry)
+    free = max(0, available_bytes() - RESERVE_BYTES)
+    return StateStore(
+        new_home(slots),
+        slots=slots,
+        new_fallback=lambda: new_home(1),
+        folder=KvFolder(default_root(), key, context=context) if model else None,
+        ram_budget=min(_MAX_RAM_BYTES, int(_RAM_FRACTION * free)),
+    )
