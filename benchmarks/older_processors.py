@@ -2,8 +2,8 @@
 
     python benchmarks/older_processors.py MODEL [--threads 2] [--repeats 5] [--new 64]
 
-Each level of instructions is a process of its own, with all that computes held to it: the kernels for strips
-are compiled for LLVM's processor of that name, torch's loops and oneDNN's products by their own variables.
+Each level of instructions is a process of its own, with all that computes held to it: the kernels are
+compiled for LLVM's processor of that name, torch's loops and oneDNN's products by their own variables.
 Such a run can't have the clock, the caches or the memory of an older processor. Reading a prompt of 512
 tokens and decoding behind nothing are timed; medians. The last line is one JSON object.
 """
@@ -63,13 +63,15 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     from engine.runtime import prepare_runtime
 
     prepare_runtime(options.threads)
-    from engine.cpu import strip_kernels, strip_matrix
+    from engine.cpu import machine_code
+
+    if machine_code.compiled("") is None:  # initialises LLVM
+        raise SystemExit("LLVM can't be had here")
+    if options.level != "native":
+        # Before any kernels are compiled: they look it up when they are imported.
+        vars(machine_code)["compiled"] = lambda text: machine_code.compiled_for(text, options.level)
     from engine.cpu.backend import CpuBackend
 
-    assert strip_kernels.strip_kernels() is not None  # initialises LLVM, too
-    if options.level != "native":
-        kernels = strip_kernels.compile_kernels(options.level)
-        vars(strip_matrix)["strip_kernels"] = lambda: kernels
     return {weights: speeds(options, weights, CpuBackend) for weights in ("q4", "q8")}
 
 
