@@ -2,8 +2,9 @@
 
     python packaging/screenshots.py MODEL [--out docs/images] [--size 1100x740] [--dark]
 
-Writes empty.png, card.png, loading.png, mid-answer.png and error.png (with --dark: empty-dark.png, …). On a
-machine without a screen, start it under a virtual X server: `xvfb-run -s "-screen 0 1600x1200x24" python …`.
+Writes empty.png, card.png, loading.png, mid-answer.png, versions.png and error.png (with --dark:
+empty-dark.png, …). On a machine without a screen, start it under a virtual X server:
+`xvfb-run -s "-screen 0 1600x1200x24" python …`.
 Nothing of the person's own settings or conversations is read or changed.
 """
 
@@ -67,6 +68,7 @@ class Photographer:
         self.take("card")
         self._load()
         self._answer()
+        self._versions()
         self._window.show_models()
         self._window.loader.pick(broken)
         self._wait(self._controller.model_inspected)
@@ -104,6 +106,17 @@ class Photographer:
         if self._controller.answering:
             self._controller.stop_answer()
             self._wait(self._controller.answer_finished)
+
+    def _versions(self) -> None:
+        """A second version of the answer, the panel open, and the mouse over the answer's buttons."""
+        answer = self._window.chat.transcript.views[-1]
+        self._controller.regenerate_answer(answer.message_id)
+        self._wait(self._controller.answering_changed, lambda answering: not answering)
+        self._window.actions_.toggle_live.trigger()
+        self._window.chat.transcript.views[-1].actions_.reveal(True)
+        self._settle()
+        self.take("versions")
+        self._window.actions_.toggle_live.trigger()
 
     def _wait(self, signal, wanted: Callable[..., bool] = lambda *_: True, *, or_else=None) -> None:
         """Runs the loop until the signal brings what is wanted, or the other signal comes."""

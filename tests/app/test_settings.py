@@ -128,6 +128,8 @@ def test_a_mark_that_an_editor_put_in_front_does_no_damage(path: Path) -> None:
         ("theme", []),
         ("context_tokens", 0),
         ("context_tokens", "4096"),
+        ("context_policy", "forget-everything"),
+        ("live_panel", 1),
         ("threads", -1),
         ("threads", True),
         ("threads", 1.5),
