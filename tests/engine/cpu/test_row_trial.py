@@ -1,0 +1,87 @@
+"""Products whose rows depend on what is around them are found out, and prompts still give the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.cpu.backend import PREFILL_BLOCK, CpuBackend
+from engine.cpu.matrices import Matrix
+from engine.cpu.model import DenseWeights, ModelWeights
+from engine.cpu.row_trial import try_rows
+from engine.kv_geometry import PAGE
+
+
+class Shifting:
+    """As `matrix`, but results are off by what `how` makes of the rows."""
+
+    num_bytes = 0
+
+    def __init__(self, matrix: Matrix, how: Callable[[int], torch.Tensor]) -> None:
+        self._matrix, self._how = matrix, how
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._matrix(x) + self._how(len(x))
+
+
+def by_count(count: int) -> torch.Tensor:
+    """The library sums in another order where there are many rows."""
+    return torch.tensor(1e-3 if count > PAGE else 0.0)
+
+
+def by_place(count: int) -> torch.Tensor:
+    """The library has another method for the last rows."""
+    return torch.arange(count)[:, None] * 1e-3
+
+
+def changed(backend: CpuBackend, how: Callable[[int], torch.Tensor]) -> ModelWeights:
+    """The weights with every feed-forward block's last product shifting."""
+    layers = []
+    for layer in backend._weights.layers:
+        block = layer.feed_forward
+        down = (
+            Shifting(block.down, how)
+            if isinstance(block, DenseWeights)
+            else [Shifting(each, how) for each in block.down]
+        )
+        layers.append(replace(layer, feed_forward=replace(block, down=down)))  # type: ignore[arg-type]
+    return replace(backend._weights, layers=tuple(layers))
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-qwen3moe-mix"])
+def test_products_here_are_alike(name: str, load_backend: Callable[[str], CpuBackend]) -> None:
+    found = try_rows(load_backend(name)._weights.layers, PREFILL_BLOCK)
+    assert found.block == PREFILL_BLOCK
+    assert found.expert > 1
+
+
+def test_experts_whose_rows_depend_on_their_place_get_one_row_at_a_time(
+    load_backend: Callable[[str], CpuBackend],
+) -> None:
+    weights = changed(load_backend("tiny-qwen3moe-mix"), by_place)
+    assert try_rows(weights.layers, PREFILL_BLOCK).expert == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("tiny-qwen3", by_count), ("tiny-qwen3", by_place), ("tiny-qwen3moe-mix", by_place)]
+)
+def test_prompts_in_pieces_give_the_same_bits_all_the_same(
+    name: str,
+    how: Callable[[int], torch.Tensor],
+    load_backend: Callable[[str], CpuBackend],
+    some_ids: Callable[[int], list[int]],
+) -> None:
+    sound = load_backend(name)
+    backend, ids = CpuBackend(sound.spec, changed(sound, how)), some_ids(200)
+    assert backend._rows.block == PAGE or backend._rows.expert == 1
+    whole = backend.forward(ids, backend.new_cache("int8"), all_logits=True)
+    cache = backend.new_cache("int8")
+    cache.reserve(200)
+    pieces = [
+        backend.prefill(ids[a:b], cache.sequence, cache.pool, all_logits=True)
+        for a, b in [(0, 30), (30, 31), (31, 128), (128, 200)]
+    ]
+    assert torch.equal(torch.cat(pieces), whole)
