@@ -18,6 +18,7 @@ import torch
 
 from engine.checkpoints.foreign_files import shown
 from engine.cpu.calibration import Calibration, LayerStatistics, effort_for
+from engine.cpu.code_kernel import improve
 from engine.cpu.load_meter import LoadMeter
 from engine.cpu.matrices import Embedding, RowLookup, StripRows
 from engine.cpu.model import ModelWeights, build_layer, build_weights
@@ -360,6 +361,7 @@ class _StripLoader:
                     bits=bits,
                     group=form.group,
                     sweeps=self._effort.sweeps,
+                    improve=improve,
                     on_rows=lambda count: self._meter.advance(bytes_per_row * count),
                 )
             except ModelFileError as error:

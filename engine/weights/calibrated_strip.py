@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.weights.code_descent import descend
+from engine.weights.code_descent import Improve, descend, improve_plainly
 from engine.weights.quantise import quantise
 from engine.weights.strips import Bits, Group, Strip
 
@@ -24,12 +24,13 @@ def calibrated_strip(
     bits: Bits,
     group: Group,
     sweeps: int,
+    improve: Improve = improve_plainly,
     on_rows: Callable[[float], None],
 ) -> Strip:
     """Strip of `weight` (N, K): scales by `quantise`; of 4 bits, where moments are known, codes by `descend`.
 
-    on_rows: called on this thread, every few milliseconds, with how many rows' worth of the work was done
-    since the last time: N in all. Raises what `quantise` raises.
+    improve: what `descend` does its steps by. on_rows: called on this thread, every few milliseconds, with
+    how many rows' worth of the work was done since the last time: N in all. Raises what `quantise` raises.
     """
     moments_known = statistics is not None and statistics.moments is not None
     descends = bits == 4 and moments_known and sweeps > 0
@@ -45,4 +46,11 @@ def calibrated_strip(
         return strip
     assert statistics is not None
     rows = (1 - search) * len(weight)
-    return descend(weight, strip, statistics, sweeps=sweeps, on_share=lambda share: on_rows(rows * share))
+    return descend(
+        weight,
+        strip,
+        statistics,
+        sweeps=sweeps,
+        improve=improve,
+        on_share=lambda share: on_rows(rows * share),
+    )

@@ -32,7 +32,35 @@ if TYPE_CHECKING:
 _ROWS = 4096  # at a time: long enough for steps over one input of all rows, and of 16 MB a block
 # What is added to the diagonal of H, in parts of its mean: the less, the more tokens were seen.
 _DAMPING, _DAMPING_TOKENS = 0.1, 400.0
-_FURTHEST = 1.5  # a scale may become larger or smaller by this factor in one step
+FURTHEST = 1.5  # a scale may become larger or smaller by less than this factor in one step
+
+
+def improve_plainly(
+    local: torch.Tensor, slopes: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, narrow: torch.dtype
+) -> torch.Tensor:
+    """The best scale for one group of all rows, then one code after the other -> how much values grow (G, R).
+
+    local (G, G): the group's part of H. slopes (G, R): half of how fast the cost falls as a value grows.
+    codes (G, R) and scale (R,) are changed in place. All float32. narrow: float16 or float32, what scales are
+    rounded to.
+    """
+    import torch
+
+    values = codes * scale
+    slopes = _rescale(local, slopes, codes, scale, narrow)
+    steps = 1 / (local.diagonal()[:, None] * scale)  # from slopes to codes
+    lowest, highest = SMALLEST_CODE[4], LARGEST_CODE[4]
+    for row, code, slope, step in zip(local, codes, slopes, steps, strict=True):
+        best = torch.addcmul(code, slope, step).round_().clamp_(lowest, highest)
+        slopes.addr_(row, (best - code).mul_(scale), alpha=-1)
+        code.copy_(best)
+    return (codes * scale).sub_(values)
+
+
+Improve = Callable[
+    ["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.dtype"], "torch.Tensor"
+]
+"""What does as `improve_plainly` does, up to rounding. It gets contiguous tensors, but for `local`."""
 
 
 def descend(
@@ -41,6 +69,7 @@ def descend(
     statistics: InputStatistics,
     *,
     sweeps: int,
+    improve: Improve = improve_plainly,
     on_share: Callable[[float], None] = lambda share: None,
 ) -> Strip:
     """A strip of 4 bits that stands for `weight` (N, K) as `strip` does, with a lower cost (see above).
@@ -61,13 +90,13 @@ def descend(
         columns = slice(first, first + len(moments))
         groups = slice(columns.start // strip.group, columns.stop // strip.group)
         first = columns.stop
-        block = _Block(moments, damping, group=strip.group, narrow=narrow)
+        block = _Block(moments, damping, group=strip.group, narrow=narrow, improve=improve)
         for start in range(0, strip.rows, _ROWS):
             rows = slice(start, min(start + _ROWS, strip.rows))
             share = len(moments) * (rows.stop - start) / (strip.rows * strip.columns)
             found, found_scales = block.descend(
-                weight[rows, columns].t().float(),
-                codes[rows, columns].t().float(),
+                weight[rows, columns].t(),
+                codes[rows, columns].t().contiguous().float(),
                 scales[rows, groups].t().contiguous(),
                 sweeps=sweeps,
                 on_share=lambda part, share=share: on_share(part * share),  # type: ignore[misc]
@@ -80,12 +109,15 @@ def descend(
 class _Block:
     """Some neighbouring inputs, (W, R) of any rows at a time: one input's weights side by side."""
 
-    def __init__(self, moments: torch.Tensor, damping: float, *, group: int, narrow: torch.dtype) -> None:
+    def __init__(
+        self, moments: torch.Tensor, damping: float, *, group: int, narrow: torch.dtype, improve: Improve
+    ) -> None:
         self._moments = moments.clone()
         # Where all inputs are 0, any codes will do: only the division has to have a result.
         self._moments.diagonal().add_(damping * float(moments.diagonal().mean()) + 1e-30)
         self._group = group
         self._narrow = narrow
+        self._improve = improve
 
     def descend(
         self,
@@ -96,44 +128,41 @@ class _Block:
         sweeps: int,
         on_share: Callable[[float], None],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """wanted, codes (W, R), scales (W / G, R), all float32 -> codes and scales, changed in place."""
-        values = codes * scales.repeat_interleave(self._group, 0)
-        slopes = self._moments @ (wanted - values)  # half of how fast the cost falls as a value grows
-        for _ in range(sweeps):
+        """wanted (W, R), of any float type and strides; codes (W, R) and scales (W / G, R), float32 and
+        contiguous -> codes and scales, changed in place.
+        """
+        import torch
+
+        values = (torch.unflatten(codes, 0, (-1, self._group)) * scales[:, None]).flatten(0, 1)
+        errors = torch.sub(wanted, values, out=values)
+        slopes = self._moments @ errors  # half of how fast the cost falls as a value grows
+        for sweep in range(sweeps):
             for index in range(len(scales)):
                 inputs = slice(index * self._group, (index + 1) * self._group)
-                self._improve(inputs, codes[inputs], scales[index], slopes[inputs].clone())
-                changes = (codes[inputs] * scales[index]).sub_(values[inputs])
-                values[inputs] += changes
-                slopes.addmm_(self._moments[:, inputs], changes, alpha=-1)
+                local = self._moments[inputs, inputs]
+                changes = self._improve(local, slopes[inputs], codes[inputs], scales[index], self._narrow)
+                # In the last sweep, groups that are done need no slopes any more.
+                ahead = slice(inputs.stop if sweep == sweeps - 1 else 0, None)
+                slopes[ahead].addmm_(self._moments[ahead, inputs], changes, alpha=-1)
                 on_share(1 / (sweeps * len(scales)))
         return codes, scales
 
-    def _improve(self, inputs: slice, codes: torch.Tensor, scale: torch.Tensor, slopes: torch.Tensor) -> None:
-        """One group of all rows: codes, slopes (G, R) and scale (R,) are changed."""
-        import torch
 
-        local = self._moments[inputs, inputs]
-        lowest, highest = SMALLEST_CODE[4], LARGEST_CODE[4]
-        self._rescale(local, codes, scale, slopes)
-        steps = 1 / (local.diagonal()[:, None] * scale)  # from slopes to codes
-        for row, code, slope, step in zip(local, codes, slopes, steps, strict=True):
-            best = torch.addcmul(code, slope, step).round_().clamp_(lowest, highest)
-            slopes.addr_(row, (best - code).mul_(scale), alpha=-1)
-            code.copy_(best)
+def _rescale(
+    local: torch.Tensor, slopes: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, narrow: torch.dtype
+) -> torch.Tensor:
+    """Sets the best scale for the codes as they are, where that is near and has the same sign -> the slopes
+    with it.
+    """
+    import torch
 
-    def _rescale(
-        self, local: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, slopes: torch.Tensor
-    ) -> None:
-        """The best scale for the codes as they are, where that is near and has the same sign."""
-        import torch
-
-        pull = local @ codes
-        curvature = (codes * pull).sum(0)
-        best = scale + (codes * slopes).sum(0) / curvature.clamp_min(torch.finfo(torch.float32).tiny)
-        best = best.to(self._narrow).float()
-        change = best / scale
-        near = (change < _FURTHEST) & (change > 1 / _FURTHEST) & (curvature > 0)
-        best = torch.where(near, best, scale)
-        slopes.addcmul_(pull, best - scale, value=-1)
-        scale.copy_(best)
+    pull = local @ codes
+    curvature = (codes * pull).sum(0)
+    best = scale + (codes * slopes).sum(0) / curvature.clamp_min(torch.finfo(torch.float32).tiny)
+    best = best.to(narrow).float()
+    change = best / scale
+    near = (change < FURTHEST) & (change > 1 / FURTHEST) & (curvature > 0)
+    best = torch.where(near, best, scale)
+    found = torch.addcmul(slopes, pull, best - scale, value=-1)
+    scale.copy_(best)
+    return found

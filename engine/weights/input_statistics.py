@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 _GRAIN = 256  # blocks are cut at its multiples, which groups of any size keep to
+_STRIP = 256  # columns of a block whose sums are taken at a time, down to the diagonal
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class InputObserver:
         self.num_tokens += len(x)
         if self._moments:
             for total, block in zip(self._moments, torch.split(x.float(), self._widths, 1), strict=True):
-                total.addmm_(block.t(), block)
+                _add_products(total, block)
 
     def take_in(self, other: InputObserver) -> None:
         """Mean squares as if the inputs of `other` had come here; no moments."""
@@ -56,9 +57,23 @@ class InputObserver:
         count = self.num_tokens
         if count == 0 or not bool(self._squares.isfinite().all()):
             return None
-        moments = [total.div_(count) for total in self._moments]
+        moments = [_mirrored(total.div_(count)) for total in self._moments]
         usable = bool(moments) and all(bool(each.isfinite().all()) for each in moments)
         return InputStatistics(self._squares / count, moments if usable else None, count)
+
+
+def _add_products(total: torch.Tensor, block: torch.Tensor) -> None:
+    """block (T, W): adds blockᵀ block to `total` (W, W), but not to all of what lies below the diagonal. Of a
+    wide block that takes three quarters of the time.
+    """
+    for start in range(0, block.shape[1], _STRIP):
+        stop = min(start + _STRIP, block.shape[1])
+        total[:stop, start:stop].addmm_(block[:, :stop].t(), block[:, start:stop])
+
+
+def _mirrored(upper: torch.Tensor) -> torch.Tensor:
+    """Symmetric, with what lies on the diagonal and above it."""
+    return upper.triu() + upper.triu(1).t()
 
 
 def block_widths(num_inputs: int, widest: int) -> list[int]:

@@ -7,12 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.cpu import code_kernel
 from engine.weights import code_descent
 from engine.weights.calibrated_strip import calibrated_strip
-from engine.weights.code_descent import descend
+from engine.weights.code_descent import Improve, descend, improve_plainly
 from engine.weights.input_statistics import InputObserver, InputStatistics, block_widths
 from engine.weights.quantise import quantise
 from engine.weights.strips import Strip, codes_of, dequantise, scales_fit
+
+on_both_paths = pytest.mark.parametrize(
+    "improve", [improve_plainly, code_kernel.improve], ids=["plain", "compiled"]
+)
 
 
 def inputs(num_inputs: int, *, num_tokens: int = 700, seed: int = 0) -> torch.Tensor:
@@ -55,30 +60,34 @@ def output_error(weight: torch.Tensor, strip: Strip, x: torch.Tensor) -> float:
     return float((x @ (weight - dequantise(strip)).t()).square().mean())
 
 
+@on_both_paths
 @pytest.mark.parametrize("group", [32, 256])
-def test_the_output_of_inputs_never_seen_is_nearer_to_what_it_should_be(group: int) -> None:
+def test_the_output_of_inputs_never_seen_is_nearer_to_what_it_should_be(group: int, improve: Improve) -> None:
     weight = torch.randn(96, 512, generator=torch.Generator().manual_seed(1))
     x = inputs(512, num_tokens=4000)
     seen, unseen = x[:2000], x[2000:]
     statistics = statistics_of(seen)
     nearest = quantise(weight, bits=4, group=group, importance=statistics.mean_squares)  # type: ignore[arg-type]
-    chosen = descend(weight, nearest, statistics, sweeps=2)
+    chosen = descend(weight, nearest, statistics, sweeps=2, improve=improve)
     assert output_error(weight, chosen, unseen) < 0.6 * output_error(weight, nearest, unseen)
 
 
+@on_both_paths
 @given(
-    rows=st.integers(1, 9),
+    rows=st.integers(1, 40),
     groups=st.integers(1, 6),
     scale=st.sampled_from([1e-6, 0.02, 1.0, 3e4]),
     sweeps=st.integers(1, 3),
     seed=st.integers(0, 100),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_row_costs_more_than_before(rows: int, groups: int, scale: float, sweeps: int, seed: int) -> None:
+def test_no_row_costs_more_than_before(
+    improve: Improve, rows: int, groups: int, scale: float, sweeps: int, seed: int
+) -> None:
     weight = torch.randn(rows, 32 * groups, generator=torch.Generator().manual_seed(seed)) * scale
     statistics = statistics_of(inputs(32 * groups, seed=seed))
     before = quantise(weight, bits=4, importance=statistics.mean_squares)
-    after = descend(weight, before, statistics, sweeps=sweeps)
+    after = descend(weight, before, statistics, sweeps=sweeps, improve=improve)
     costs = cost(weight, before, statistics)
     assert bool((cost(weight, after, statistics) <= costs * (1 + 1e-3)).all())
     assert (after.bits, after.group, after.codes.shape) == (before.bits, before.group, before.codes.shape)
@@ -90,23 +99,28 @@ def test_no_row_costs_more_than_before(rows: int, groups: int, scale: float, swe
     assert bool((after.scales.sign() == before.scales.sign()).all())
 
 
-def test_a_second_look_finds_what_the_first_one_missed() -> None:
+@on_both_paths
+def test_a_second_look_finds_what_the_first_one_missed(improve: Improve) -> None:
     weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(3))
     statistics = statistics_of(inputs(256))
     strip = quantise(weight, bits=4, importance=statistics.mean_squares)
     costs = [float(cost(weight, strip, statistics).sum())]
     for sweeps in (1, 2, 4):
-        costs.append(float(cost(weight, descend(weight, strip, statistics, sweeps=sweeps), statistics).sum()))
+        better = descend(weight, strip, statistics, sweeps=sweeps, improve=improve)
+        costs.append(float(cost(weight, better, statistics).sum()))
     assert costs == sorted(costs, reverse=True)
 
 
-def test_rows_do_not_depend_on_how_many_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_both_paths
+def test_rows_do_not_depend_on_how_many_are_worked_on_at_a_time(
+    improve: Improve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weight = torch.randn(70, 320, generator=torch.Generator().manual_seed(4))
     statistics = statistics_of(inputs(320), widest_block=256)
     strip = quantise(weight, bits=4, importance=statistics.mean_squares)
-    whole = descend(weight, strip, statistics, sweeps=2)
+    whole = descend(weight, strip, statistics, sweeps=2, improve=improve)
     monkeypatch.setattr(code_descent, "_ROWS", 16)
-    parts = descend(weight, strip, statistics, sweeps=2)
+    parts = descend(weight, strip, statistics, sweeps=2, improve=improve)
     # Products of other shapes may add in another order, so a code on the edge may fall to either side.
     assert float((codes_of(whole) != codes_of(parts)).float().mean()) < 0.01
     torch.testing.assert_close(
@@ -114,29 +128,37 @@ def test_rows_do_not_depend_on_how_many_are_worked_on_at_a_time(monkeypatch: pyt
     )
 
 
-def test_the_same_call_gives_the_same_strip_and_leaves_the_old_one_alone() -> None:
-    weight = torch.randn(50, 288, generator=torch.Generator().manual_seed(5))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@on_both_paths
+def test_the_same_call_gives_the_same_strip_and_leaves_all_else_alone(
+    improve: Improve, dtype: torch.dtype
+) -> None:
+    weight = torch.randn(50, 288, generator=torch.Generator().manual_seed(5)).to(dtype)
+    before = weight.clone()
     statistics = statistics_of(inputs(288))
     strip = quantise(weight, bits=4, importance=statistics.mean_squares)
     codes, scales = strip.codes.clone(), strip.scales.clone()
-    first, second = (descend(weight, strip, statistics, sweeps=2) for _ in range(2))
+    first, second = (descend(weight, strip, statistics, sweeps=2, improve=improve) for _ in range(2))
     assert torch.equal(first.codes, second.codes)
     assert torch.equal(first.scales, second.scales)
     assert torch.equal(strip.codes, codes)
     assert torch.equal(strip.scales, scales)
+    assert torch.equal(weight, before)
 
 
-def test_zeros_stay_zeros_and_inputs_that_are_always_zero_do_no_harm() -> None:
+@on_both_paths
+def test_zeros_stay_zeros_and_inputs_that_are_always_zero_do_no_harm(improve: Improve) -> None:
     weight = torch.randn(8, 128, generator=torch.Generator().manual_seed(6))
     weight[2] = 0
     weight[:, 32:64] = 0
     x = inputs(128)
     x[:, 64:96] = 0
-    strip = descend(weight, quantise(weight, bits=4), statistics_of(x), sweeps=2)
+    strip = descend(weight, quantise(weight, bits=4), statistics_of(x), sweeps=2, improve=improve)
     values = dequantise(strip)
     assert bool((values[2] == 0).all())
     assert bool(values.isfinite().all())
-    everywhere = descend(weight, quantise(weight, bits=4), statistics_of(torch.zeros(9, 128)), sweeps=2)
+    nothing = statistics_of(torch.zeros(9, 128))
+    everywhere = descend(weight, quantise(weight, bits=4), nothing, sweeps=2, improve=improve)
     assert bool(dequantise(everywhere).isfinite().all())
 
 
@@ -167,14 +189,17 @@ def test_blocks_cover_all_inputs_in_whole_groups(num_inputs: int, widest: int) -
     assert len(widths) == -(-num_inputs // widest)
 
 
-def test_statistics_are_those_of_all_tokens() -> None:
-    x = inputs(320, num_tokens=257)
-    found = statistics_of(x, widest_block=256)
+@pytest.mark.parametrize("widest", [256, 512])
+def test_statistics_are_those_of_all_tokens(widest: int) -> None:
+    x = inputs(832, num_tokens=257)
+    found = statistics_of(x, widest_block=widest)
     torch.testing.assert_close(found.mean_squares, x.double().square().mean(0))
     assert found.num_tokens == 257
     assert found.moments is not None
-    for moments, part in zip(found.moments, x.split([256, 64], 1), strict=True):
-        torch.testing.assert_close(moments, part.t() @ part / 257, rtol=1e-4, atol=1e-4)
+    for moments, part in zip(found.moments, x.split(block_widths(832, widest), 1), strict=True):
+        wanted = part.double().t() @ part.double() / 257
+        torch.testing.assert_close(moments.double(), wanted, rtol=1e-4, atol=1e-4)
+        assert torch.equal(moments, moments.t())
 
 
 def test_what_is_no_number_is_not_used() -> None:
