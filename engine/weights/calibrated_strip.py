@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from engine.weights.input_statistics import InputStatistics
 
-_SWEEP_WORK = 3.0  # how much longer one sweep over the codes takes than the search for scales
+_SWEEP_WORK = 1.0  # how much longer one sweep over the codes takes than the search for scales
 
 
 def calibrated_strip(
