@@ -128,7 +128,7 @@ def _sizes(
 def _fit(spec: ModelSpec, size: WeightBytes, config: EngineConfig, available: int) -> Fit:
     """Weights, a cache of the length that was asked for (or a usual one), and the reserve."""
     context = min(config.context or USUAL_CONTEXT, spec.context_length)
-    per_token = kv_bytes_per_token(spec) if config.kv == "int8" else kv_bytes_per_token_native(spec)
+    per_token = kv_bytes_per_token_native(spec) if config.kv == "native" else kv_bytes_per_token(spec)
     room = available - RESERVE_BYTES - context * per_token
     return Fit(
         available_bytes=available,

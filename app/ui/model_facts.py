@@ -21,7 +21,7 @@ def model_facts(report: ModelReport) -> tuple[Fact, ...]:
     nothing when none is.
     """
     weights, ram = report.weight_bytes, report.fits.get("ram")
-    kv = report.kv_bytes_per_token_native
+    kv = report.kv_bytes_per_token
     facts = (
         ("Parameters", _known(format_count, report.parameters), "How many numbers the model is made of"),
         ("Size on disk", _known(format_bytes, report.file_bytes), "All weight files together"),
@@ -57,7 +57,7 @@ def fit_warning(report: ModelReport) -> Notice | None:
     fit = report.fits.get("ram")
     if fit is None or fit.native or report.problems:
         return None
-    needed = report.weight_bytes.native + fit.context * report.kv_bytes_per_token_native
+    needed = report.weight_bytes.native + fit.context * report.kv_bytes_per_token
     return Notice(
         "memory-short",
         f"With a chat of {format_tokens(fit.context)} this model takes about {format_bytes(needed)}, "

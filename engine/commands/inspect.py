@@ -55,7 +55,7 @@ def _card(report: ModelReport) -> str:
         ),
         (
             "cache",
-            f"{report.kv_bytes_per_token_native:,} bytes a token, {report.kv_bytes_per_token:,} as int8",
+            f"{report.kv_bytes_per_token:,} bytes a token, {report.kv_bytes_per_token_native:,} as float32",
         ),
         *(
             (f"fits in {memory.upper()}", f"native {_yes(fit.native)}, q8 {_yes(fit.q8)}, q4 {_yes(fit.q4)}")

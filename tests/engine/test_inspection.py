@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """340,992 numbers: 681,984 bytes as stored, 450,048 as 8-bit strips, 280,064 as 4-bit ones."""
     import engine.inspection as inspection
 
-    room = inspection.RESERVE_BYTES + USUAL_CONTEXT * 5 * 2 * 64 * 4
+    room = inspection.RESERVE_BYTES + USUAL_CONTEXT * 5 * (2 * 64 + 8 * 2)
     for free, expected in (
         (681_984, (True, True, True)),
         (681_983, (False, True, True)),

@@ -79,7 +79,7 @@ def test_facts_are_those_of_the_report(tmp_path: Path) -> None:
         "Weights, 8-bit": "151 MB",
         "Weights, 4-bit": "80.9 MB",
         "Context": "8,192 tokens",
-        "Chat memory": "92.2 kB per token",
+        "Chat memory": "23.8 kB per token",
         "Free memory": "6.1 GB",
     }
 
@@ -106,7 +106,7 @@ def test_model_that_is_too_large_warns_with_both_numbers(tmp_path: Path) -> None
     warning = fit_warning(tight)
     assert warning is not None
     assert "500\u202fMB" in warning.message
-    assert "916\u202fMB" in warning.message  # weights and 4096 tokens
+    assert "635\u202fMB" in warning.message  # weights and 4096 tokens
     assert not why_not_loadable(tight), "the engine has the last word"
 
 
