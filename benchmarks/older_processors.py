@@ -63,13 +63,13 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     from engine.runtime import prepare_runtime
 
     prepare_runtime(options.threads)
-    from engine.cpu import machine_code
+    from engine.cpu import compiler
 
-    if machine_code.compiled("") is None:  # initialises LLVM
+    if compiler.compiled("") is None:  # initialises LLVM
         raise SystemExit("LLVM can't be had here")
     if options.level != "native":
         # Before any kernels are compiled: they look it up when they are imported.
-        vars(machine_code)["compiled"] = lambda text: machine_code.compiled_for(text, options.level)
+        vars(compiler)["compiled"] = lambda text: compiler.compiled_for(text, options.level)
     from engine.cpu.backend import CpuBackend
 
     return {weights: speeds(options, weights, CpuBackend) for weights in ("q4", "q8")}

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from engine.answering import Answer, EndRules, check_finite
@@ -23,14 +24,19 @@ from engine.checkpoints.model_folder import ModelFolder
 from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
 from engine.conversation_states import open_states
+from engine.cpu import kv_ir, strip_ir, swiglu_ir
+from engine.cpu.compiler import begin_compiling
 from engine.cpu.memory import available_bytes, check_weights_fit
-from engine.errors import Cancelled, ContextFullError, SettingError
+from engine.errors import Cancelled, ContextFullError, EngineError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, SlotInfo
+from engine.kv_geometry import KvFormat, KvGeometry
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.resolution import ResolvedConfig, resolve_config, weight_group
 from engine.runtime import begin_runtime, prepare_runtime, release_memory
 from engine.sampling import Sampler
+from engine.selftest import Check, SelfTest
+from engine.states.known_ids import as_known
 from engine.states.store import StateStore
 from engine.templates.chat_template import ChatMessage, ChatPrompt, ChatTemplate
 from engine.text_stream import TextStream
@@ -111,6 +117,7 @@ class Engine:
         self._template = template
         self._backend: Backend | None = backend
         self._end_ids = end_ids
+        self._control_ids = frozenset(tokenizer.added_tokens.values())
         self._states = states
 
     @classmethod
@@ -151,11 +158,13 @@ class Engine:
             available=available_bytes(),
             stored_packed=has_native_strips(folder.parameters, infos),
         )
+        packed = resolved.weights != "native"
+        strips = packed or has_native_strips(folder.parameters, infos)
+        begin_compiling(_kernel_texts(resolved.kv, strips=strips))
         tokenizer = load_tokenizer(folder.tokenizer)
         template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
         _stop_if(cancel)
-        packed = resolved.weights != "native"
-        if packed or has_native_strips(folder.parameters, infos):
+        if strips:
             check_weights_fit(sizes.of(resolved.weights), _FORMS[resolved.weights])
         ids = _calibration_ids(folder, resolved.weights, tokenizer)
         model = model_identity(folder)
@@ -181,7 +190,7 @@ class Engine:
                 cancel=cancel,
             )
         on_progress(LoadProgress(LoadStage.CHECK))
-        check_notices = _self_check(backend, cancel)
+        check_notices = _self_check(backend, resolved.kv, cancel)
         identity = model_identity(folder)
         states = open_states(
             backend,
@@ -221,8 +230,17 @@ class Engine:
         )
 
     def chat_prompt(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
-        """The messages as the model's template renders them, up to where the answer begins."""
-        return self._template.prompt(messages)
+        """The messages as the model's template renders them, up to where the answer begins; in ids that are
+        cached already, where other ids say the same.
+        """
+        prompt = self._template.prompt(messages)
+        ids = as_known(
+            prompt.ids,
+            self._states.known_ids(),
+            token_bytes=self._tokenizer.token_bytes,
+            control_ids=self._control_ids,
+        )
+        return replace(prompt, ids=tuple(ids))
 
     def encode(self, text: str) -> list[int]:
         """Raw text as ids, with the token that begins a text if the model wants one. Text never becomes a
@@ -269,6 +287,19 @@ class Engine:
             self._shelf.wait()
         return (*notices, *self._shelf.take_notices())
 
+    def selftest(self, ids: Sequence[int], *, dump: bool = False) -> Iterator[Check]:
+        """Whether shortcuts compute what a cold run of this text computes; see `engine/selftest.py`. No
+        conversation is touched. Raises SettingError for a text of fewer than two tokens.
+        """
+        if len(ids) < 2:
+            raise SettingError("The text is too short.", "Give one of some hundred words.")
+        self._check_ids(ids, "text")
+        backend = self._loaded()
+        geometry = KvGeometry.of(backend.spec, self._config.kv)
+        with TemporaryDirectory(prefix="kestrel-selftest-") as folder:
+            used = ids[: self._config.context]
+            yield from SelfTest(backend, geometry, used, folder=Path(folder), dump=dump).run()
+
     def forget(self, conversation: str) -> None:
         """Free what is cached of a conversation, on disk too."""
         self._states.forget(conversation)
@@ -296,6 +327,7 @@ class Engine:
     ) -> Iterator[GenerationEvent]:
         self._loaded()
         lease = self._states.take(request.conversation, request.prompt_ids)
+        sound = True
         try:
             answer = Answer(
                 lease,
@@ -314,8 +346,13 @@ class Engine:
                     if isinstance(event, Finished):
                         event = replace(event, notices=(*event.notices, *self.late_notices()))
                     yield event
+        except (EngineError, Cancelled):
+            raise
+        except Exception:
+            sound = False  # nobody knows how far the step came
+            raise
         finally:
-            self._states.give_back(lease)
+            self._states.give_back(lease, sound=sound)
 
     def _check_request(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids, "prompt")
@@ -386,9 +423,15 @@ def _digest(ids: Sequence[int]) -> str:
     return hashlib.blake2b(text, digest_size=16).hexdigest() if ids else ""
 
 
-def _self_check(backend: Backend, cancel: threading.Event | None) -> tuple[Notice, ...]:
-    """Runs a few fixed tokens, several at once and one alone. Raises ComputeFaultError when logits aren't
-    numbers.
+def _kernel_texts(kv_format: KvFormat, *, strips: bool) -> list[str]:
+    """The kernels that the CPU backend is going to ask for."""
+    texts = [swiglu_ir.kernel_text(), kv_ir.kernel_text(kv_format)]
+    return [strip_ir.kernel_text(), *texts] if strips else texts
+
+
+def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event | None) -> tuple[Notice, ...]:
+    """Runs a few fixed tokens, several at once and one alone, over such a cache as answers use. Raises
+    ComputeFaultError when logits aren't numbers.
 
     A model that answers the same to everything may be sound (some are made for tests so), so that is only
     told.
@@ -397,7 +440,7 @@ def _self_check(backend: Backend, cancel: threading.Event | None) -> tuple[Notic
 
     vocab_size = backend.spec.vocab_size
     ids = [(2 * i + 1) * vocab_size // (2 * _CHECK_TOKENS) for i in range(_CHECK_TOKENS)]
-    cache = backend.new_cache()
+    cache = backend.new_cache(kv_format)
     first = backend.forward(ids[:-1], cache, all_logits=True, cancel=cancel)
     last = backend.forward(ids[-1:], cache, all_logits=True, cancel=cancel)
     logits = torch.cat((first, last))

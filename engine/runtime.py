@@ -38,11 +38,18 @@ def begin_runtime() -> None:
         thread.start()
 
 
+def await_libraries() -> None:
+    """Return when what `begin_runtime` has begun is done. The system loads one library at a time, and Python
+    waits for its turn with the interpreter's lock held: who is going to load one waits here before.
+    """
+    for thread in _preloading:
+        thread.join()
+
+
 def prepare_runtime(threads: int) -> None:
     """Import torch if need be and have it use `threads` threads (a setting of the whole process)."""
     begin_runtime()
-    for thread in _preloading:
-        thread.join()
+    await_libraries()
     with _no_collections():
         import torch
 

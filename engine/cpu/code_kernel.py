@@ -13,7 +13,8 @@ import functools
 import torch
 
 from engine.cpu.code_ir import IMPROVE, LANES, PULLS_AT_ONCE, kernel_text
-from engine.cpu.machine_code import Kernels, compiled, task_fields, torch_open_mp
+from engine.cpu.compiler import compiled
+from engine.cpu.machine_code import Kernels, task_fields, torch_open_mp
 from engine.weights.code_descent import improve_plainly
 
 

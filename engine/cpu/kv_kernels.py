@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import functools
 
+from engine.cpu.compiler import compiled
 from engine.cpu.kv_ir import APPEND, ATTEND, WIDEN, kernel_text, kernels
-from engine.cpu.machine_code import Kernels, compiled, task_fields, torch_open_mp
+from engine.cpu.machine_code import Kernels, task_fields, torch_open_mp
 from engine.kv_geometry import KvFormat
 
 

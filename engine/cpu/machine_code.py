@@ -1,4 +1,4 @@
-"""LLVM IR made into code for this processor, and torch's own threads to run it on."""
+"""Compiled kernels (see `compiler.py`), and torch's own threads to run them on."""
 
 from __future__ import annotations
 
@@ -15,45 +15,6 @@ from typing import Any
 import torch
 
 from engine.cpu.vector_ir import TASK_HEAD, Fields
-
-
-def compiled(text: str) -> Any | None:
-    """The execution engine that owns the code of a module. None where LLVM can't be had: every caller has a
-    plain path in torch beside it.
-    """
-    try:
-        import llvmlite.binding as llvm
-    except (ImportError, OSError):
-        return None
-    try:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        return compiled_for(text, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    except RuntimeError:  # an LLVM that is too old for the text, or a system that lets no memory be code
-        return None
-
-
-def compiled_for(text: str, cpu: str, features: str = "") -> Any:
-    """For a processor and features in LLVM's words, which this one has to have; LLVM is initialised. Raises
-    RuntimeError.
-    """
-    import llvmlite.binding as llvm
-
-    machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
-    engine = llvm.create_mcjit_compiler(optimised_module(text, machine), machine)
-    engine.finalize_object()
-    return engine
-
-
-def optimised_module(text: str, machine: Any) -> Any:
-    """The text as an LLVM module for that target machine. Raises RuntimeError."""
-    import llvmlite.binding as llvm
-
-    module = llvm.parse_assembly(text)
-    module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-    builder.getModulePassManager().run(module, builder)
-    return module
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
 
-from engine.cpu.machine_code import OpenMp, compiled, compiled_for, torch_open_mp
+from engine.cpu.compiler import compiled, compiled_for
+from engine.cpu.machine_code import OpenMp, torch_open_mp
 from engine.cpu.strip_ir import KERNELS, ROWS_AT_ONCE, dot_name, kernel_text
 from engine.weights.strips import BLOCK, Strip
 
@@ -113,19 +113,9 @@ class StripDot:
         return out
 
 
-_compiling = threading.Lock()
-
-
-def strip_kernels() -> StripKernels | None:
-    """Compiled at the first call (about 0.1 s); who else asks meanwhile waits. None where LLVM can't be had;
-    then torch does the work.
-    """
-    with _compiling:
-        return _compiled_once()
-
-
 @functools.cache
-def _compiled_once() -> StripKernels | None:
+def strip_kernels() -> StripKernels | None:
+    """None where LLVM can't be had; then torch does the work."""
     engine = compiled(kernel_text())
     return None if engine is None else StripKernels(engine, torch_open_mp())
 

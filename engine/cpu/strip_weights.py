@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -82,8 +81,7 @@ def load_strips(
         def load(shelf: Shelf) -> LoadedStrips:
             meter = LoadMeter(_total(spec, parameters, source), on_progress, cancel)
             loader = _StripLoader(spec, parameters, source, bits=bits, group=group, shelf=shelf, meter=meter)
-            with _compiling_kernels():
-                loaded = loader.load(calibration_ids)
+            loaded = loader.load(calibration_ids)
             meter.finish()
             release_memory()  # small pieces of what is gone: 100 MB with a model of half a billion
             return loaded
@@ -93,17 +91,6 @@ def load_strips(
             return load(NoShelf())
         loaded = shelf.run(names, load)
     return replace(loaded, notices=(*loaded.notices, *shelf.take_notices()))
-
-
-@contextmanager
-def _compiling_kernels() -> Iterator[None]:
-    """The kernels are compiled beside what is done within: it mostly waits for the disk at first."""
-    thread = threading.Thread(target=strip_kernels, name="compile-kernels")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 def _names(

@@ -13,7 +13,8 @@ import functools
 import torch
 import torch.nn.functional as F  # noqa: N812  (the customary name)
 
-from engine.cpu.machine_code import Kernels, compiled, task_fields, torch_open_mp
+from engine.cpu.compiler import compiled
+from engine.cpu.machine_code import Kernels, task_fields, torch_open_mp
 from engine.cpu.swiglu_ir import SWIGLU, kernel_text
 
 _SERIAL_NUMBERS = 2**15  # a team would not make fewer quicker

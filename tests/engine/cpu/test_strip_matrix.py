@@ -11,9 +11,9 @@ import llvmlite.binding as llvm
 import pytest
 import torch
 
-from engine.cpu import strip_kernels as kernels_module
+from engine.cpu import compiler
 from engine.cpu import strip_matrix as matrix_module
-from engine.cpu.machine_code import optimised_module
+from engine.cpu.compiler import optimised_module
 from engine.cpu.strip_ir import KERNELS, kernel_text
 from engine.cpu.strip_kernels import (
     StripDot,
@@ -160,7 +160,7 @@ def test_rows_of_zeros_give_zero() -> None:
 
 def test_without_llvm_there_are_no_kernels_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
-    assert kernels_module._compiled_once.__wrapped__() is None
+    assert compiler._compiled_once.__wrapped__(kernel_text()) is None
 
 
 def has_feature(name: str) -> bool:
