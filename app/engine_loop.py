@@ -153,16 +153,17 @@ class EngineLoop:
         except EngineError as error:
             answer.fail(notice_from(error, doing="answering"))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
-            # Nobody knows how far the step came: what is cached of this conversation is dropped, not read.
-            self._forget(generate.command.conversation_id)
             answer.fail(notice_from(error, doing="writing the answer"))
         self._report_slots()
 
     def _forget(self, conversation_id: str) -> None:
-        if self._engine is None:
-            return
+        """Also without a model: files of its conversations lie on disk then, too."""
         try:
-            self._engine.forget(conversation_id)
+            if self._engine is not None:
+                self._engine.forget(conversation_id)
+                return
+            for notice in _forget_files(conversation_id):
+                self._report(NoticeRaised(notice))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="freeing a conversation's memory")))
 
@@ -183,6 +184,13 @@ class EngineLoop:
             engine.close()
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="unloading the model")))
+
+
+def _forget_files(conversation_id: str) -> tuple[Notice, ...]:
+    """Imported here, as `load_engine` does it."""
+    from engine.states.kv_folder import default_root, forget_conversation
+
+    return forget_conversation(default_root(), conversation_id)
 
 
 BEGIN_ANEW = (

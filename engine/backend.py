@@ -64,7 +64,7 @@ class PagePool(Protocol):
         """`target` holds what `source` does, until either is written to."""
 
     def read(self, page: int) -> torch.Tensor:
-        """uint8 (page_bytes,) in the computer's memory, a copy."""
+        """uint8 (page_bytes,) in the computer's memory, a copy. Raises OutOfMemoryError."""
 
     def write(self, page: int, data: torch.Tensor) -> None:
         """Makes the page what `read` gave."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from engine.backend import Sequence as PageTable
-from engine.errors import Cancelled
+from engine.errors import Cancelled, OutOfMemoryError
 from engine.kv_geometry import PAGE, KvGeometry
 from engine.states.pages import PageLedger
 from engine.states.state import Home
@@ -26,7 +26,9 @@ _PART_BYTES = PAGE * 4
 
 
 class FakePool:
-    """`limit` may be lowered at any time, as when memory runs out."""
+    """`limit` may be lowered at any time, as when memory runs out; `room_for_copies`: how many more may be
+    made of pages, None for any number.
+    """
 
     def __init__(self, capacity: int, geometry: KvGeometry = GEOMETRY) -> None:
         self.geometry = geometry
@@ -34,6 +36,7 @@ class FakePool:
         self.limit = capacity
         self.pages: dict[int, torch.Tensor] = {}
         self.copies = 0
+        self.room_for_copies: int | None = None
         self._free: list[int] = []
 
     def allocate(self) -> int | None:
@@ -53,6 +56,10 @@ class FakePool:
         self.pages[target].copy_(self.pages[source])
 
     def read(self, page: int) -> torch.Tensor:
+        if self.room_for_copies is not None:
+            if not self.room_for_copies:
+                raise OutOfMemoryError("There is no memory for a copy of a page.")
+            self.room_for_copies -= 1
         return self.pages[page].clone()
 
     def write(self, page: int, data: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.cpu.memory import has_room_for
+from engine.cpu.memory import failed_allocations_told, has_room_for
 from engine.kv_geometry import PAGE, KvGeometry
 
 
@@ -50,7 +50,8 @@ class CpuPagePool:
         self.bytes_of(target).copy_(self.bytes_of(source))
 
     def read(self, page: int) -> torch.Tensor:
-        return self.bytes_of(page).clone()
+        with failed_allocations_told():
+            return self.bytes_of(page).clone()
 
     def write(self, page: int, data: torch.Tensor) -> None:
         assert data.dtype == torch.uint8

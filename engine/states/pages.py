@@ -85,6 +85,21 @@ class PageLedger:
             clear_rows(data[-1], self.pool.geometry, sequence.length % PAGE)
         return data
 
+    def take_out(self, sequence: Sequence) -> list[torch.Tensor]:
+        """What `read` gives, each page given back as soon as it is copied, so at most one is there twice. The
+        last comes first: when memory for a copy is missing, the sequence is as long as what it still has.
+        Raises OutOfMemoryError.
+        """
+        data = []
+        while sequence.length:
+            index = pages_for(sequence.length) - 1
+            page = self.pool.read(sequence.pages[index])
+            if sequence.length % PAGE:
+                clear_rows(page, self.pool.geometry, sequence.length % PAGE)
+            data.append(page)
+            self.truncate(sequence, index * PAGE)
+        return data[::-1]
+
     def load(self, data: Iterable[torch.Tensor], length: int) -> Sequence | None:
         """A new sequence of `length` tokens with the first pages of `data`. None: the pool is full, and
         nothing has changed.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from engine.errors import OutOfMemoryError
 from engine.notices import Notice
 from engine.states.kv_file import KvFileError
 from engine.states.kv_folder import KvFolder
@@ -43,11 +44,17 @@ class Parking:
         ]
 
     def park(self, state: State) -> None:
-        """Its pages are in memory then, and those in the pool are free."""
+        """Its pages are in memory then, and those in the pool are free. Takes one page of memory beside those
+        of the pool; where not even that can be had, the state is lost.
+        """
         assert state.live is not None
-        ledger, sequence = state.live.home.ledger, state.live.sequence
-        pages = tuple(ledger.read(sequence))
-        state.park(RamCopy(ledger.pool.geometry, state.ids[:], pages))
+        ledger = state.live.home.ledger
+        try:
+            pages = tuple(ledger.take_out(state.live.sequence))
+        except OutOfMemoryError:
+            self._lose(state)
+        else:
+            state.park(RamCopy(ledger.pool.geometry, state.ids[:], pages))
 
     def settle(self, idle: Iterable[State]) -> None:
         """Has the states that were used least recently written, until what stays in memory is within the
@@ -87,6 +94,8 @@ class Parking:
             return list(state.ram.pages[:count])
         assert isinstance(state.disk, StoredState)
         assert self._folder is not None
+        if _is_being_written(state):
+            self.wait()
         try:
             pages = self._folder.read(state.disk, count)
         except KvFileError:

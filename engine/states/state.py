@@ -140,6 +140,14 @@ class State:
         self.ram = copy
         self.release_live()
 
+    def fall_back_to_disk(self) -> None:
+        """Only its file counts from now on; without one, the state is empty."""
+        self.release_live()
+        self.ram = None
+        if self.disk is not None and self.disk.failed:
+            self.disk = None
+        del self.ids[len(self.disk.ids) if self.disk is not None else 0 :]
+
     def drop_disk(self) -> None:
         if self.disk is not None:
             self.disk.remove()

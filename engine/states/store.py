@@ -7,7 +7,7 @@ conversation it belongs to; nothing else decides what is reused.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,10 +101,11 @@ class StateStore:
         self._hand_out(lease)
         return lease
 
-    def give_back(self, lease: Lease) -> None:
+    def give_back(self, lease: Lease, *, sound: bool = True) -> None:
         """Keep the state for its conversation's next answer. Twice is once.
 
-        A state is let go instead when its conversation was forgotten or taken again meanwhile.
+        A state is let go instead when its conversation was forgotten or taken again meanwhile. sound: False
+        after a step that went wrong in a way that nobody foresaw: of the state, only its file is kept.
         """
         if lease not in self._leases:
             return
@@ -113,13 +114,18 @@ class StateStore:
         is_current = self._current.get(conversation) is lease
         if is_current:
             del self._current[conversation]
+        tokens = state.length
+        if not sound:
+            state.fall_back_to_disk()
         if not is_current or not state.length:
             state.discard()
+            if is_current and tokens:
+                self._lost[conversation] = _Loss(tokens, told=True)  # by the error
             return
         state.used_ns = self._tick()
-        if not self._residence.is_home(state):
-            self._parking.park(state)
         self._idle[conversation] = state
+        if state.live is not None and not self._residence.is_home(state):
+            self._parking.park(state)
         self._settle()
 
     def fork(self, source: str, target: str, length: int | None = None) -> int:
@@ -139,16 +145,16 @@ class StateStore:
         forked = State(target, ids=state.ids[:length], used_ns=self._tick())
         if self._residence.is_home(state):
             forked.live = self._residence.fork(state, length)
-            if not self._residence.is_home(forked):
-                self._parking.park(forked)
         elif state.ram is not None:
             forked.ram = state.ram.first(length)
         else:
             return 0
         self._idle[target] = forked
         self._lost.pop(target, None)
+        if forked.live is not None and not self._residence.is_home(forked):
+            self._parking.park(forked)
         self._settle()
-        return length
+        return forked.length
 
     def forget(self, conversation: str) -> None:
         """Free what is kept of a conversation, files too, and keep nothing of an answer that is being
@@ -162,6 +168,12 @@ class StateStore:
         if state is not None:
             state.discard()
         self._parking.forget(conversation)
+
+    def known_ids(self) -> Iterator[Sequence[int]]:
+        """The ids of every state that nobody uses."""
+        self._settle()
+        for state in self._idle.values():
+            yield state.ids
 
     def table(self) -> tuple[SlotInfo, ...]:
         """What is kept of each conversation, and where; what was used last comes first."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import torch
 from PySide6.QtCore import QObject, Slot
 
 from app.context_policy import ContextPolicy
@@ -23,8 +25,11 @@ from app.worker import EngineWorker
 from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, ModelFileError, OutOfMemoryError
 from engine.generation import FinishReason, PrefillStats, ReuseReason, SamplingParams, SlotInfo
+from engine.kv_geometry import KvGeometry
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage
+from engine.states.kv_file import KvKey
+from engine.states.kv_folder import KvFolder, default_root
 
 MODEL = Path("/models/first")
 OTHER = Path("/models/second")
@@ -234,6 +239,29 @@ def test_the_slot_table_comes_after_each_load_answer_forget_and_unloading(
     assert len(tables) == 4
 
 
+def test_a_chat_that_is_deleted_without_a_model_leaves_no_file(qtbot, worker, script, record) -> None:
+    root = default_root()
+    key = KvKey("model", "native", KvGeometry("int8", ((1, 4),)))
+    folder = KvFolder(root, key, context=64)
+    pages = [torch.zeros(key.geometry.page_bytes, dtype=torch.uint8)]
+    for name in ("chat", "other"):
+        folder.write(name, array("I", [1, 2, 3]), pages, used_ns=1)
+    folder.wait()
+    notices = record(notice=worker.notice_raised)
+    with qtbot.waitSignal(worker.slots_changed):
+        worker.forget("chat")
+    assert list(root.iterdir()) == [folder.path("other")]
+    assert (notices, script.forgotten) == ([], [])
+
+
+def test_a_file_of_a_deleted_chat_that_cannot_be_removed_is_told(qtbot, worker) -> None:
+    folder = KvFolder(default_root(), KvKey("model", "native", KvGeometry("int8", ((1, 4),))), context=64)
+    folder.path("chat").mkdir(parents=True)  # a folder can't be removed as a file
+    with qtbot.waitSignal(worker.notice_raised) as told:
+        worker.forget("chat")
+    assert told.args[0].code == "state-file-stays"
+
+
 def test_a_table_that_cannot_be_made_is_told_and_the_thread_lives_on(qtbot, worker, script) -> None:
     load(qtbot, worker)
     with qtbot.waitSignal(worker.notice_raised) as told:
@@ -311,14 +339,14 @@ def test_an_answer_that_is_stopped_while_it_waits_never_begins(qtbot, worker, ev
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "forgotten"),
+    ("error", "code"),
     [
-        (ContextFullError("The prompt has 200 tokens and the context 128."), "context-full", []),
-        (RuntimeError("a bug"), "fault", ["chat"]),  # what it may have cached half-way is not read again
+        (ContextFullError("The prompt has 200 tokens and the context 128."), "context-full"),
+        (RuntimeError("a bug"), "fault"),
     ],
 )
 def test_an_engine_that_fails_half_way_keeps_the_text_and_can_answer_again(
-    qtbot, worker, events, script, error: Exception, code: str, forgotten: list[str]
+    qtbot, worker, events, script, error: Exception, code: str
 ) -> None:
     script.pieces = ["Hel", error]
     load(qtbot, worker)
@@ -327,7 +355,7 @@ def test_an_engine_that_fails_half_way_keeps_the_text_and_can_answer_again(
     assert failed.args[1].code == code
     assert (failed.args[1].hint == BEGIN_ANEW) is (code == "context-full"), "what a person in a chat can do"
     assert answer(events).text == "Hel"
-    assert script.forgotten == forgotten
+    assert script.forgotten == [], "what is kept of the conversation is the engine's to judge"
     script.pieces = ["fine"]
     with qtbot.waitSignal(worker.answer_finished):
         worker.generate(COMMAND)

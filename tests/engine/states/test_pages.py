@@ -7,6 +7,7 @@ import torch
 from state_fakes import GEOMETRY, FakePool
 
 from engine.backend import Sequence
+from engine.errors import OutOfMemoryError
 from engine.kv_geometry import PAGE, KvGeometry
 from engine.states.pages import PageLedger, clear_rows
 
@@ -50,6 +51,38 @@ def test_a_full_pool_changes_nothing(ledger: PageLedger) -> None:
     assert ledger.load([torch.zeros(GEOMETRY.page_bytes, dtype=torch.uint8)] * 2, PAGE + 1) is None
     assert ledger.make_writable(fork, 1)
     ledger.check([sequence, fork])
+
+
+@pytest.mark.parametrize("length", [0, 1, PAGE, 2 * PAGE + 1, 3 * PAGE])
+def test_what_is_taken_out_is_what_would_be_read_and_leaves_page_by_page(
+    length: int, ledger: PageLedger
+) -> None:
+    sequence = filled(ledger, length)
+    shared = ledger.fork(sequence, min(length, PAGE))
+    pool = ledger.pool
+    assert isinstance(pool, FakePool)
+    for page in pool.pages.values():
+        page.random_(generator=torch.Generator().manual_seed(length))
+    expected = ledger.read(sequence)
+    held = []
+    read = pool.read
+    pool.read = lambda page: (held.append(ledger.num_pages), read(page))[1]  # type: ignore[method-assign]
+    found = ledger.take_out(sequence)
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+    assert held == list(range(len(expected), 0, -1)), "one page more than was there, at any time"
+    ledger.check([shared])
+
+
+def test_where_a_copy_has_no_memory_the_rest_is_still_there(ledger: PageLedger) -> None:
+    sequence = filled(ledger, 3 * PAGE + 1)
+    pool = ledger.pool
+    assert isinstance(pool, FakePool)
+    pool.room_for_copies = 2
+    with pytest.raises(OutOfMemoryError):
+        ledger.take_out(sequence)
+    assert sequence.length == 2 * PAGE
+    ledger.check([sequence])
 
 
 def test_the_check_finds_what_it_should(ledger: PageLedger) -> None:

@@ -130,7 +130,8 @@ class Conversations(RuleBasedStateMachine):
         try:
             lease = self.store.take(name, prompt)
         except OutOfMemoryError:
-            assert min(self.fallback_pages, self.pool.limit) < CONTEXT // PAGE
+            short_of_pages = min(self.fallback_pages, self.pool.limit) < CONTEXT // PAGE
+            assert short_of_pages or self.pool.room_for_copies is not None
             return
         assert lease.reused < len(prompt)
         assert list(lease.ids) == prompt[: lease.reused]
@@ -190,6 +191,19 @@ class Conversations(RuleBasedStateMachine):
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
+    def fail_unforeseen(self, data: st.DataObject) -> None:
+        """Nobody knows what the pages hold then; they are not read again."""
+        lease = data.draw(st.sampled_from(list(self.open)), label="lease")
+        assert lease.state.live is not None
+        first = lease.length // PAGE
+        for page in lease.state.live.sequence.pages[first:]:
+            if lease.length % PAGE == 0 or not lease.home.ledger._is_shared(lease.state.live.sequence, first):
+                lease.home.ledger.pool.pages[page].fill_(0xCC)  # type: ignore[attr-defined]
+        del self.open[lease]
+        self.store.give_back(lease, sound=False)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
         self.put_back(data.draw(st.sampled_from(list(self.open)), label="lease"))
 
@@ -239,13 +253,17 @@ class Conversations(RuleBasedStateMachine):
         self.folder.wait()
         self.disk_full = full
 
-    @rule(limit=st.integers(1, CAPACITY), fallback=st.integers(0, CONTEXT // PAGE))
-    def squeeze_memory(self, limit: int, fallback: int) -> None:
-        self.pool.limit, self.fallback_pages = limit, fallback
+    @rule(
+        limit=st.integers(1, CAPACITY),
+        fallback=st.integers(0, CONTEXT // PAGE),
+        copies=st.none() | st.integers(0, 4),
+    )
+    def squeeze_memory(self, limit: int, fallback: int, copies: int | None) -> None:
+        self.pool.limit, self.fallback_pages, self.pool.room_for_copies = limit, fallback, copies
 
     @rule(pool=st.just(CAPACITY))
     def free_memory(self, pool: int) -> None:
-        self.pool.limit, self.fallback_pages = pool, CONTEXT // PAGE
+        self.pool.limit, self.fallback_pages, self.pool.room_for_copies = pool, CONTEXT // PAGE, None
 
     @rule()
     def restart(self) -> None:
@@ -301,7 +319,9 @@ class Conversations(RuleBasedStateMachine):
             if not state.length:
                 continue
             if state.live is not None:
-                pages = [state.live.home.ledger.pool.read(page) for page in state.live.sequence.pages]
+                pool = state.live.home.ledger.pool
+                assert isinstance(pool, state_fakes.FakePool)
+                pages = [pool.pages[page] for page in state.live.sequence.pages]
             elif state.ram is not None:
                 pages = list(state.ram.pages)
             else:

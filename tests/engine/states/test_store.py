@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,126 @@ class TestWhileComputing:
         store.give_back(lease)
         assert store.table() == ()
         assert answer(store, "a", TEXT[:100]).reused == 0
+
+
+class TestFaults:
+    """`sound=False`: an answer ended in a way that nobody foresaw."""
+
+    def test_what_was_live_is_not_read_again(self, make: Make) -> None:
+        store = make()
+        lease = read(store, "a", TEXT[:100])
+        store.give_back(lease, sound=False)
+        assert store.table() == ()
+        lease = answer(store, "a", TEXT[:100])
+        assert (lease.reused, lease.reason, codes(store, lease)) == (0, ReuseReason.EVICTED, [])
+
+    @pytest.mark.parametrize("slots", [1, 2])
+    def test_the_file_stays_and_serves_the_next_answer(self, slots: int, make: Make) -> None:
+        store = make(slots=slots)
+        answer(store, "a", TEXT[:100])
+        store.close()
+        store = make(slots=slots)
+        other = read(store, "b", [7])
+        lease = read(store, "a", TEXT[:150])  # with one slot, in a pool of its own
+        store.give_back(lease, sound=False)
+        assert places(store) == {"a": "disk", "b": "pool"}
+        store.give_back(other)
+        assert answer(store, "a", TEXT[:160]).reused == 100
+
+    def test_a_file_that_is_just_being_written_is_waited_for(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        go_on = threading.Event()
+        sync = PartFile.sync
+
+        def slow_sync(file: PartFile) -> None:
+            assert go_on.wait(20)
+            sync(file)
+
+        monkeypatch.setattr(PartFile, "sync", slow_sync)
+        store = make(slots=1, ram=0)
+        answer(store, "a", TEXT[:100])
+        answer(store, "b", [7])
+        lease = read(store, "a", TEXT[:150])
+        store.give_back(lease, sound=False)
+        threading.Timer(0.05, go_on.set).start()
+        assert answer(store, "a", TEXT[:160]).reused == 100
+
+
+class TestMemory:
+    """Where the pool lies in the same memory as what is parked."""
+
+    @pytest.mark.parametrize("room", [0, 1, 2])
+    def test_parking_without_memory_for_the_copies_drops_the_state_and_says_so(
+        self, room: int, make: Make
+    ) -> None:
+        home = new_home(64)
+        pool = home.ledger.pool
+        assert isinstance(pool, FakePool)
+        store = make(home=home, slots=1)
+        answer(store, "a", TEXT[:150])
+        pool.room_for_copies = room
+        answer(store, "b", OTHER[:150])
+        pool.room_for_copies = None
+        assert places(store) == {"b": "pool"}
+        store.check()
+        lease = store.take("a", [1, *TEXT[:150]])
+        assert (lease.reused, lease.reason, codes(store, lease)) == (
+            0,
+            ReuseReason.EVICTED,
+            ["state-dropped"],
+        )
+        store.give_back(lease)
+
+    def test_a_full_memory_lets_parked_copies_go_oldest_first(self, make: Make) -> None:
+        """Those that are not written yet are written; nothing has to be read again."""
+        home = new_home(64)
+        pool = home.ledger.pool
+        assert isinstance(pool, FakePool)
+        store = make(home=home, slots=1)
+        for name, start in (("a", 1), ("b", 2)):
+            answer(store, name, [start, *TEXT[:150]])
+        lease = read(store, "c", [3, *TEXT[:60]])
+        assert places(store) == {"c": "pool", "b": "ram", "a": "ram"}
+        allocate = pool.allocate
+
+        def allocate_beside_copies() -> int | None:
+            """There is room for three pages, wherever they lie."""
+            states = [*store._idle.values(), lease.state]
+            copies = sum(len(state.ram.pages) for state in states if state.ram is not None)
+            return allocate() if len(pool.pages) + copies < 5 else None
+
+        pool.allocate = allocate_beside_copies  # type: ignore[method-assign]
+        lease.prefill(TEXT[60:100])
+        assert places(store) == {"c": "pool", "b": "ram", "a": "disk"}
+        lease.prefill(TEXT[100:250])
+        assert places(store) == {"c": "pool", "b": "disk", "a": "disk"}
+        pool.allocate = allocate  # type: ignore[method-assign]
+        assert codes(store, lease) == []
+        store.give_back(lease)
+        for name, start in (("a", 1), ("b", 2)):
+            assert answer(store, name, [start, *TEXT[:151]]).reused == 151
+
+    def test_a_copy_that_cannot_be_written_is_dropped_for_an_answer_and_told(
+        self, make: Make, tmp_path: Path
+    ) -> None:
+        (tmp_path / "states").write_text("a file where the folder should be")
+        home = new_home(64)
+        store = make(home=home, slots=1)
+        answer(store, "a", [1, *TEXT[:150]])
+        lease = read(store, "b", [2, *TEXT[:60]])
+        pool = home.ledger.pool
+        assert isinstance(pool, FakePool)
+        allocate = pool.allocate
+        pool.allocate = lambda: allocate() if places(store).get("a") is None else None  # type: ignore[method-assign]
+        lease.prefill(TEXT[60:100])
+        pool.allocate = allocate  # type: ignore[method-assign]
+        store.give_back(lease)
+        assert places(store) == {"b": "pool"}
+        lease = store.take("a", [1, *TEXT[:151]])
+        assert (lease.reused, lease.reason) == (0, ReuseReason.EVICTED)
+        assert codes(store, lease) == ["state-dropped", "states-not-kept"]
+        store.give_back(lease)
 
 
 class TestPlaces:
