@@ -26,7 +26,7 @@ from engine.conversation_states import open_states
 from engine.cpu import kv_ir, strip_ir, swiglu_ir
 from engine.cpu.compiler import begin_compiling
 from engine.cpu.memory import available_bytes, check_weights_fit
-from engine.errors import Cancelled, ContextFullError, SettingError
+from engine.errors import Cancelled, ContextFullError, EngineError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, SlotInfo
 from engine.kv_geometry import KvFormat
 from engine.notices import Notice
@@ -301,6 +301,7 @@ class Engine:
     ) -> Iterator[GenerationEvent]:
         self._loaded()
         lease = self._states.take(request.conversation, request.prompt_ids)
+        sound = True
         try:
             answer = Answer(
                 lease,
@@ -319,8 +320,13 @@ class Engine:
                     if isinstance(event, Finished):
                         event = replace(event, notices=(*event.notices, *self.late_notices()))
                     yield event
+        except (EngineError, Cancelled):
+            raise
+        except Exception:
+            sound = False  # nobody knows how far the step came
+            raise
         finally:
-            self._states.give_back(lease)
+            self._states.give_back(lease, sound=sound)
 
     def _check_request(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids, "prompt")
