@@ -13,17 +13,22 @@ import hashlib
 import re
 import shutil
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.checkpoints.foreign_files import shown
+from engine.kept_files import (
+    LEAST_FREE_BYTES,
+    entries,
+    kept_files,
+    limit_on_disk,
+    remove_abandoned,
+    remove_oldest,
+)
 from engine.notices import Notice
 from engine.states.kv_file import KvFileError, KvKey, file_bytes, read_kv_header, read_kv_pages
 from engine.states.kv_writer import StoredState, writer_of
-from engine.weights.part_file import remove_unused
-from engine.weights.strip_cache import LEAST_FREE_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -46,12 +51,7 @@ def default_root() -> Path:
 
 def default_limit(root: Path) -> int:
     """Bytes that the folder may hold: a tenth of its disk, but no more than 10 GB."""
-    for folder in (root, *root.parents):
-        try:
-            return min(MAX_LIMIT_BYTES, int(LIMIT_FRACTION * shutil.disk_usage(folder).total))
-        except OSError:  # not there yet: its parent is on the same disk
-            continue
-    return MAX_LIMIT_BYTES
+    return limit_on_disk(root, LIMIT_FRACTION, MAX_LIMIT_BYTES)
 
 
 def forget_conversation(root: Path, conversation: str) -> tuple[Notice, ...]:
@@ -62,7 +62,7 @@ def forget_conversation(root: Path, conversation: str) -> tuple[Notice, ...]:
     writer.forget(conversation)
     name = _digest(conversation)
     with writer.lock:
-        for path in _entries(root):
+        for path in entries(root):
             if path.name.startswith(f"{name}-"):
                 writer.unlink(path)
         stuck, writer.stuck[:] = tuple(writer.stuck), []
@@ -97,10 +97,10 @@ class KvFolder:
     def index(self) -> list[StoredState]:
         """What is there of this model, by headers alone. What can't be used is removed, with a notice."""
         self.wait()  # a model that was unloaded just now may still be writing
-        self._remove_abandoned()
+        remove_abandoned(self.root, _PART_NAME)
         mine = _digest(self._key.as_json())
         found = []
-        for kept in _kept_files(self.root):
+        for kept in kept_files(self.root, _FILE_NAME):
             if kept.path.stem.partition("-")[2] != mine:
                 continue
             try:
@@ -117,7 +117,7 @@ class KvFolder:
     def has_other_model(self, conversation: str) -> bool:
         """Whether something is kept of the conversation, but of another model."""
         name, own = _digest(conversation), self.path(conversation)
-        return any(path.name.startswith(f"{name}-") and path != own for path in _entries(self.root))
+        return any(path.name.startswith(f"{name}-") and path != own for path in entries(self.root))
 
     def read(self, stored: StoredState, count: int) -> list[torch.Tensor] | None:
         """The first `count` pages. None: the file had to make room for others. Raises KvFileError if it can't
@@ -177,14 +177,14 @@ class KvFolder:
         """
         self.root.mkdir(parents=True, exist_ok=True)
         num_bytes = file_bytes(self._key, len(stored.ids))
-        files = [file for file in _kept_files(self.root) if file.path != stored.path]
+        files = [file for file in kept_files(self.root, _FILE_NAME) if file.path != stored.path]
         older = [file for file in files if file.used_ns <= stored.used_ns]
         excess = sum(file.num_bytes for file in files) + num_bytes - self._limit
         if num_bytes > self._limit:
             self._tell_once(f"one needs more than the {self._limit / 1e9:.1f} GB that they may take", "")
             return False
         missing = num_bytes + LEAST_FREE_BYTES - shutil.disk_usage(self.root).free
-        if not _remove_oldest(older, max(excess, missing)):
+        if not remove_oldest(older, max(excess, missing)):
             if missing > excess:
                 raise OSError(errno.ENOSPC, "the disk is full")
             return False  # it is the oldest itself
@@ -234,22 +234,6 @@ class KvFolder:
         with self._writer.lock:
             self._writer.unlink(path)
 
-    def _remove_abandoned(self) -> None:
-        """Removes what processes left behind that ended while they were writing."""
-        for path in _entries(self.root):
-            if _PART_NAME.fullmatch(path.name):
-                try:
-                    remove_unused(path)
-                except OSError:  # tried again at the next start; a folder that can't be written tells itself
-                    pass
-
-
-@dataclass(frozen=True)
-class _KeptFile:
-    path: Path
-    num_bytes: int
-    used_ns: int
-
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_NAME_DIGITS // 2).hexdigest()
@@ -261,33 +245,3 @@ def _stuck(path: Path) -> Notice:
         f"The file {shown(path)} holds what was computed of a conversation and can't be removed.",
         "Check its folder's permissions, and remove it yourself.",
     )
-
-
-def _kept_files(root: Path) -> Iterator[_KeptFile]:
-    for path in _entries(root):
-        if _FILE_NAME.fullmatch(path.name):
-            try:
-                status = path.stat()
-            except OSError:  # another process removed it, or it can't be reached
-                continue
-            yield _KeptFile(path, status.st_size, status.st_mtime_ns)
-
-
-def _remove_oldest(files: Iterable[_KeptFile], num_bytes: int) -> bool:
-    """Whether `num_bytes` are freed, by removing what was used least recently and is not open."""
-    for file in sorted(files, key=lambda file: file.used_ns):
-        if num_bytes <= 0:
-            break
-        try:
-            if remove_unused(file.path):
-                num_bytes -= file.num_bytes
-        except OSError:  # it can't be removed, so it counts as one in use
-            continue
-    return num_bytes <= 0
-
-
-def _entries(root: Path) -> list[Path]:
-    try:
-        return list(root.iterdir())
-    except OSError:  # not there, or unreadable: nothing can be kept in it, and writing tells so
-        return []

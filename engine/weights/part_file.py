@@ -10,14 +10,11 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import secrets
 import sys
 from pathlib import Path
 
 from engine.durability import sync_folder
-
-PART_NAME = re.compile(r".+\.[0-9a-f]{12}\.part")
 
 _ATTEMPTS = 8
 _MOST_AT_ONCE = 2**30  # bytes a call: some systems take less than 2 GiB

@@ -25,15 +25,15 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from engine.checkpoints.foreign_files import shown
+from engine.kept_files import LEAST_FREE_BYTES, kept_files, limit_on_disk, remove_abandoned, remove_oldest
 from engine.notices import Notice
-from engine.weights.part_file import PART_NAME, remove_unused
 from engine.weights.strip_file import StripFile, StripFileError, StripKey
 from engine.weights.strip_writer import StripFileWriter
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 MAX_LIMIT_BYTES = 50 * 10**9
 LIMIT_FRACTION = 0.2  # of the disk
-LEAST_FREE_BYTES = 10**9  # on the disk: what other programs need to go on working
 
 _OPEN_TRIES = 3  # of a file that other processes keep replacing; then the strips are made
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.safetensors")
+_PART_NAME = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{12}\.part")
 _APP_NAME = "kestrel-chat"
 
 
@@ -60,12 +60,7 @@ def default_root() -> Path:
 
 def default_limit(root: Path) -> int:
     """Bytes that the folder may hold: a fifth of its disk, but no more than 50 GB."""
-    for folder in (root, *root.parents):
-        try:
-            return min(MAX_LIMIT_BYTES, int(LIMIT_FRACTION * shutil.disk_usage(folder).total))
-        except OSError:  # not there yet: its parent is on the same disk
-            continue
-    return MAX_LIMIT_BYTES
+    return limit_on_disk(root, LIMIT_FRACTION, MAX_LIMIT_BYTES)
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ class StripCache:
 
     def open(self, key: StripKey) -> Lookup:
         """The kept strips; the caller closes the file."""
-        self._remove_abandoned()
+        remove_abandoned(self._root, _PART_NAME)
         path = self.path(key)
         for _ in range(_OPEN_TRIES):
             there = _identity(path)
@@ -119,7 +114,7 @@ class StripCache:
         """For the strips and tensors of these names: each has to be added, in any order, before
         `commit`. Once `stop` is set, adding raises WritingStopped.
         """
-        self._remove_abandoned()
+        remove_abandoned(self._root, _PART_NAME)
         return StripWriter(self, key, names, stop=stop)
 
     @property
@@ -130,22 +125,13 @@ class StripCache:
         """Removes files until `num_bytes` more are within the limit. The file `instead_of` is not counted:
         the new one takes its place. False: there is no room even then, since the others are in use.
         """
-        files = [file for file in _kept_files(self._root) if file.path != instead_of]
-        return _remove_oldest(files, sum(file.num_bytes for file in files) + num_bytes - self._limit)
+        files = [file for file in kept_files(self._root, _FILE_NAME) if file.path != instead_of]
+        return remove_oldest(files, sum(file.num_bytes for file in files) + num_bytes - self._limit)
 
     def keep_disk_usable(self) -> bool:
         """Removes files until other programs have some disk left. False: there is too little even then."""
         missing = LEAST_FREE_BYTES - shutil.disk_usage(self._root).free
-        return missing <= 0 or _remove_oldest(list(_kept_files(self._root)), missing)
-
-    def _remove_abandoned(self) -> None:
-        """Removes what processes left behind that ended while they were writing."""
-        for path in _entries(self._root):
-            if PART_NAME.fullmatch(path.name) and _FILE_NAME.fullmatch(f"{path.name[:32]}.safetensors"):
-                try:
-                    remove_unused(path)
-                except OSError:  # tried again at the next load; a folder that can't be written tells itself
-                    pass
+        return missing <= 0 or remove_oldest(list(kept_files(self._root, _FILE_NAME)), missing)
 
 
 class StripWriter:
@@ -238,13 +224,6 @@ class StripWriter:
         self.notices = (*self.notices, notice)
 
 
-@dataclass(frozen=True)
-class _KeptFile:
-    path: Path
-    num_bytes: int
-    used_ns: int
-
-
 def _unusable(error: StripFileError) -> Notice:
     if error.outdated:
         return Notice(
@@ -266,36 +245,6 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino, status.st_size)
-
-
-def _kept_files(root: Path) -> Iterator[_KeptFile]:
-    for path in _entries(root):
-        if _FILE_NAME.fullmatch(path.name):
-            try:
-                status = path.stat()
-            except OSError:  # another process removed it, or it can't be reached
-                continue
-            yield _KeptFile(path, status.st_size, status.st_mtime_ns)
-
-
-def _remove_oldest(files: Iterable[_KeptFile], num_bytes: int) -> bool:
-    """Whether `num_bytes` are freed, by removing what was used least recently and is not open."""
-    for file in sorted(files, key=lambda file: file.used_ns):
-        if num_bytes <= 0:
-            break
-        try:
-            if remove_unused(file.path):
-                num_bytes -= file.num_bytes
-        except OSError:  # it can't be removed, so it counts as one in use
-            continue
-    return num_bytes <= 0
-
-
-def _entries(root: Path) -> list[Path]:
-    try:
-        return list(root.iterdir())
-    except OSError:  # not there, or unreadable: nothing can be kept in it, and writing tells so
-        return []
 
 
 def _touch(path: Path) -> None:
