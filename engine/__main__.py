@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     # Imported here, so that an interrupt meanwhile ends the program like any other.
-    from engine.commands import generate, inspect, score
+    from engine.commands import generate, inspect, score, selftest
 
     parser = _Parser(prog="python -m engine", description="Look into a model, or run it, without the window.")
     parser.add_argument("--version", action="version", version=VERSION)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (inspect, generate, score):
+    for command in (inspect, generate, score, selftest):
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     code: int = options.run(options)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from engine.answering import Answer, EndRules, check_finite
@@ -28,12 +29,14 @@ from engine.cpu.compiler import begin_compiling
 from engine.cpu.memory import available_bytes, check_weights_fit
 from engine.errors import Cancelled, ContextFullError, EngineError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, SlotInfo
-from engine.kv_geometry import KvFormat
+from engine.kv_geometry import KvFormat, KvGeometry
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.resolution import ResolvedConfig, resolve_config, weight_group
 from engine.runtime import begin_runtime, prepare_runtime, release_memory
 from engine.sampling import Sampler
+from engine.selftest import Check, SelfTest
+from engine.states.known_ids import as_known
 from engine.states.store import StateStore
 from engine.templates.chat_template import ChatMessage, ChatPrompt, ChatTemplate
 from engine.text_stream import TextStream
@@ -114,6 +117,7 @@ class Engine:
         self._template = template
         self._backend: Backend | None = backend
         self._end_ids = end_ids
+        self._control_ids = frozenset(tokenizer.added_tokens.values())
         self._states = states
 
     @classmethod
@@ -226,8 +230,17 @@ class Engine:
         )
 
     def chat_prompt(self, messages: Sequence[ChatMessage]) -> ChatPrompt:
-        """The messages as the model's template renders them, up to where the answer begins."""
-        return self._template.prompt(messages)
+        """The messages as the model's template renders them, up to where the answer begins; in ids that are
+        cached already, where other ids say the same.
+        """
+        prompt = self._template.prompt(messages)
+        ids = as_known(
+            prompt.ids,
+            self._states.known_ids(),
+            token_bytes=self._tokenizer.token_bytes,
+            control_ids=self._control_ids,
+        )
+        return replace(prompt, ids=tuple(ids))
 
     def encode(self, text: str) -> list[int]:
         """Raw text as ids, with the token that begins a text if the model wants one. Text never becomes a
@@ -273,6 +286,19 @@ class Engine:
         if wait:
             self._shelf.wait()
         return (*notices, *self._shelf.take_notices())
+
+    def selftest(self, ids: Sequence[int], *, dump: bool = False) -> Iterator[Check]:
+        """Whether shortcuts compute what a cold run of this text computes; see `engine/selftest.py`. No
+        conversation is touched. Raises SettingError for a text of fewer than two tokens.
+        """
+        if len(ids) < 2:
+            raise SettingError("The text is too short.", "Give one of some hundred words.")
+        self._check_ids(ids, "text")
+        backend = self._loaded()
+        geometry = KvGeometry.of(backend.spec, self._config.kv)
+        with TemporaryDirectory(prefix="kestrel-selftest-") as folder:
+            used = ids[: self._config.context]
+            yield from SelfTest(backend, geometry, used, folder=Path(folder), dump=dump).run()
 
     def forget(self, conversation: str) -> None:
         """Free what is cached of a conversation, on disk too."""
