@@ -38,6 +38,7 @@ CUTS = (1, 52, PAGE - 1, PAGE, PAGE + 1, 76, 2 * PAGE, 3 * PAGE - 12, 3 * PAGE +
 DECODE_TOLERANCE = 1e-4
 DECODE_NLL_TOLERANCE = 2e-3
 _DECODED = 24  # tokens
+_DECODED_BETWEEN = 5  # tokens of an answer, before the text goes on
 _PLENTY = 2**40  # bytes of memory for parked states: as much as they take
 
 
@@ -84,10 +85,17 @@ class SelfTest:
     """Runs on a loaded model's backend, in pools of its own. `folder` is for files, and empty."""
 
     def __init__(
-        self, backend: Backend, geometry: KvGeometry, ids: Sequence[int], *, folder: Path, dump: bool = False
+        self,
+        backend: Backend,
+        geometry: KvGeometry,
+        ids: Sequence[int],
+        *,
+        folder: Path,
+        cuts: Sequence[int] = CUTS,
+        dump: bool = False,
     ) -> None:
-        """ids: at least two tokens of some text; the first TEXT_TOKENS are used. dump: say in every check
-        whether the rows of all layers are the same, too.
+        """ids: at least two tokens of some text; the first TEXT_TOKENS are used. cuts: how much of it a state
+        has already; those within the text are tried. dump: look at the rows of all layers in every check.
         """
         assert len(ids) >= 2
         self._backend = backend
@@ -96,6 +104,7 @@ class SelfTest:
         vocab_size = backend.spec.vocab_size
         self._other = [(token + 1) % vocab_size for token in self._ids]  # differs at every place
         self._folder = folder
+        self._cuts = [cut for cut in cuts if cut < len(self._ids)]
         self._dump = dump
         self._num_folders = 0
         self._cold = self._turn(self._store(), "cold", self._ids)
@@ -105,9 +114,10 @@ class SelfTest:
         ids, other = self._ids, self._other
         for size in PIECES:
             yield self._check(f"pieces of {size}", self._turn(self._store(), "a", ids, piece=size), 0)
-        for cut in (cut for cut in CUTS if cut < len(ids)):
+        for cut in self._cuts:
             for name, shortcut in self._shortcuts().items():
                 yield self._check(f"{name} at {cut}", shortcut(cut), cut)
+            yield from self._behind_an_answer(cut)
         store = self._store()
         self._turn(store, "a", ids)
         yield self._check("the same prompt again", self._turn(store, "a", ids), len(ids) - 1)
@@ -192,6 +202,36 @@ class SelfTest:
             self._read(lease, self._other)
             return self._turn(store, "a", self._ids)
 
+    def _behind_an_answer(self, cut: int) -> Iterator[Check]:
+        """The same for rows that decoding made: the cold run is the one that nothing came between."""
+        end = min(cut + _DECODED_BETWEEN, len(self._ids) - 1)
+        cold = self._answered(self._store(), cut, end)
+        shortcuts = {
+            "fork": self._answered(self._store(), cut, end, fork=True),
+            "return from memory": self._answered(self._store(slots=1), cut, end, park=True),
+            "return from disk": self._answered(
+                self._store(slots=1, ram_budget=0, folder=self._new_folder()), cut, end, park=True
+            ),
+        }
+        for name, turn in shortcuts.items():
+            yield self._check(f"{name} behind an answer at {cut}", turn, end, cold)
+
+    def _answered(
+        self, store: StateStore, cut: int, end: int, *, fork: bool = False, park: bool = False
+    ) -> _Turn:
+        """The text's tokens from `cut` to `end` as if they had been drawn, then what follows as a prompt."""
+        with self._taken(store, "a", self._ids[:end]) as lease:
+            lease.prefill(self._ids[:cut])
+            for token in self._ids[cut:end]:
+                lease.decode(token)
+        if fork:
+            store.fork("a", "b")
+            self._turn(store, "a", self._ids[:cut] + self._other[cut:])
+        if park:
+            self._turn(store, "c", self._other)
+            store.wait()
+        return self._turn(store, "b" if fork else "a", self._ids)
+
     def _by_turns(self, ids: Sequence[int], other: Sequence[int]) -> _Turn:
         """Two states that grow in turns, 37 tokens at a time: of the first what it gave."""
         store, step = self._store(), 37
@@ -218,32 +258,24 @@ class SelfTest:
         near = abs(b_nll - a_nll) <= DECODE_NLL_TOLERANCE * a_nll
         return Check(f"{name}{DECODE_NLL_TOLERANCE:g} of the nll", a_nll, b_nll, near)
 
-    def _check(self, name: str, turn: _Turn, expected: int) -> Check:
+    def _check(self, name: str, turn: _Turn, expected: int, cold: _Turn | None = None) -> Check:
+        """expected: how many tokens it has reused. cold: what it is compared with; None is the cold run."""
         import torch
 
-        cold = self._cold.logits[turn.reused :]
-        same = torch.equal(turn.logits, cold)
-        apart = "" if same and not self._dump else self._apart(turn)
+        cold = self._cold if cold is None else cold
+        logits = cold.logits[turn.reused - cold.reused :]
+        same = torch.equal(turn.logits, logits)
+        apart = "" if same and not self._dump else _apart(cold, turn)
         ok = same and turn.reused == expected and not (self._dump and apart)
-        return Check(name, self._nll(cold), self._nll(turn.logits), ok, apart)
-
-    def _apart(self, turn: _Turn) -> str:
-        """The first layer whose keys and values differ from those of the cold run."""
-        for layer, (cold, found) in enumerate(zip(self._cold.layers, turn.layers, strict=True)):
-            if cold != found:
-                return f"keys or values of layer {layer}"
-        return ""
+        return Check(name, self._nll(logits), self._nll(turn.logits), ok, apart)
 
     def _nll(self, logits: torch.Tensor) -> float:
         """Of the text's last tokens, and of what the cold run finds likeliest behind the last one."""
         import torch
 
-        following = [*self._ids[1:], int(self._cold_last().argmax())][-len(logits) :]
+        following = [*self._ids[1:], int(self._cold.logits[-1].argmax())][-len(logits) :]
         found = logits.double().log_softmax(-1)
         return -float(found.gather(1, torch.tensor(following)[:, None]).sum())
-
-    def _cold_last(self) -> torch.Tensor:
-        return self._cold.logits[-1]
 
     def _turn(
         self, store: StateStore, conversation: str, ids: Sequence[int], *, piece: int | None = None
@@ -298,3 +330,11 @@ def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     import torch
 
     return torch.cat(list(rows))
+
+
+def _apart(cold: _Turn, found: _Turn) -> str:
+    """The first layer whose keys and values differ."""
+    for layer, (a, b) in enumerate(zip(cold.layers, found.layers, strict=True)):
+        if a != b:
+            return f"keys or values of layer {layer}"
+    return ""
