@@ -113,12 +113,13 @@ class ChatPane(QWidget):
         self._messages.append(message)
         self.transcript.add(message)
 
-    def start_answer(self, message: Message) -> None:
-        """Adds the answer, or begins it where it was added before and waited."""
-        if message.id in {one.id for one in self._messages}:
-            self.transcript.begin_answer(message)
-        else:
-            self.add_message(message)
+    def shows(self, message_id: str) -> bool:
+        """Whether it is on the branch that is shown."""
+        return any(message.id == message_id for message in self._messages)
+
+    def begin_answer(self, message: Message) -> None:
+        """The turn of an answer that waited has come; nothing if it isn't on the branch that is shown."""
+        self.transcript.begin_answer(message)
 
     def extend_answer(self, message_id: str, delta: AnswerDelta) -> None:
         self.transcript.extend_answer(message_id, delta)

@@ -42,7 +42,9 @@ class ChatPresenter(QObject):
         self._status = status
         self._panel = panel
         self._summaries: dict[str, ConversationSummary] = {}
-        self._writing_tokens = 0  # in the context of the answer that is being written
+        self._writing_id = ""  # the answer that is being written, or was last
+        self._writing_tokens = 0  # in its context
+        self._waited: set[str] = set()  # answers that were added where they belong before their turn came
         self._connect_signals()
 
     @property
@@ -57,7 +59,7 @@ class ChatPresenter(QObject):
         controller.conversation_opened.connect(self._on_opened)
         controller.branch_shown.connect(self._on_branch_shown)
         controller.message_added.connect(self._on_message_added)
-        controller.answer_waiting.connect(self._on_message_added)
+        controller.answer_waiting.connect(self._on_answer_waiting)
         controller.answer_started.connect(self._on_answer_started)
         controller.messages_left_out.connect(self._on_left_out)
         controller.answer_prefilled.connect(self._on_prefilled)
@@ -68,6 +70,10 @@ class ChatPresenter(QObject):
 
     def _is_open(self, conversation_id: str) -> bool:
         return conversation_id == self._controller.current_conversation_id
+
+    def _is_seen(self, conversation_id: str) -> bool:
+        """The answer that is being written is on the branch that is shown of the open conversation."""
+        return self._is_open(conversation_id) and self._chat.shows(self._writing_id)
 
     # Conversations
 
@@ -99,14 +105,21 @@ class ChatPresenter(QObject):
         if self._is_open(conversation_id):
             self._chat.add_message(message)
 
+    def _on_answer_waiting(self, conversation_id: str, message: Message) -> None:
+        self._waited.add(message.id)
+        self._on_message_added(conversation_id, message)
+
     def _on_answer_started(self, conversation_id: str, message: Message) -> None:
-        self._writing_tokens = 0
+        self._writing_id, self._writing_tokens = message.id, 0
         self._panel.begin_answer(conversation_id)
-        if self._is_open(conversation_id):
-            self._chat.start_answer(message)
+        if message.id in self._waited:  # meanwhile another branch may be shown, where it has no place
+            self._waited.discard(message.id)
+            self._chat.begin_answer(message)
+        else:
+            self._on_message_added(conversation_id, message)
 
     def _on_left_out(self, conversation_id: str, count: int) -> None:
-        if self._is_open(conversation_id):
+        if self._is_seen(conversation_id):
             self._chat.show_left_out(count)
 
     def _on_prefilled(self, conversation_id: str, stats: PrefillStats) -> None:
@@ -120,7 +133,8 @@ class ChatPresenter(QObject):
             self._chat.extend_answer(message_id, delta)
 
     def _on_answer_finished(self, conversation_id: str, message: Message) -> None:
-        if self._is_open(conversation_id):
+        self._waited.discard(message.id)
+        if self._is_open(conversation_id) and self._chat.shows(message.id):
             self._chat.finish_answer(message)
             if message.stats is not None and message.stats.prompt_tokens:
                 self._status.set_context_used(message.stats.context_tokens)
@@ -141,13 +155,13 @@ class ChatPresenter(QObject):
 
     def _count(self, conversation_id: str, num_tokens: int) -> None:
         self._writing_tokens += num_tokens
-        if self._is_open(conversation_id):
+        if self._is_seen(conversation_id):
             self._status.set_context_used(self._writing_tokens)
 
     def _show_used(self, messages: Sequence[Message]) -> None:
         """Tokens of the last turn of what is shown; of the answer that is being written, if it is there."""
         writing = self._controller.answers.writing
-        if writing is not None and self._is_open(writing) and self._writing_tokens:
+        if writing is not None and self._is_seen(writing) and self._writing_tokens:
             self._status.set_context_used(self._writing_tokens)
             return
         read = (one.stats for one in reversed(messages) if one.stats is not None and one.stats.prompt_tokens)

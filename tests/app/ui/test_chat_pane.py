@@ -126,7 +126,7 @@ def wait_until_built(qtbot, pane: ChatPane) -> None:
 
 def answering(pane: ChatPane, number: int = 100) -> Message:
     answer = message(number, "", status=MessageStatus.WRITING)
-    pane.start_answer(answer)
+    pane.add_message(answer)
     pane.set_answering(True)
     return answer
 

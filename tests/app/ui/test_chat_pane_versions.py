@@ -112,7 +112,7 @@ def test_an_answer_whose_turn_comes_is_begun_where_it_stands_and_nowhere_else(qt
     view = pane.transcript.views[-1]
     assert isinstance(view, AnswerView)
     assert view.waiting
-    pane.start_answer(replace(waiting, status=MessageStatus.WRITING))
+    pane.begin_answer(replace(waiting, status=MessageStatus.WRITING))
     assert not view.waiting
     assert len(pane.transcript.views) == 2
 
@@ -122,7 +122,7 @@ def test_what_was_left_out_is_said_no_longer_when_everything_is_read_again(qtbot
     show(qtbot, pane, conversation(*cut))
     assert [bool(view.note) for view in pane.transcript.views] == [False, False, True, False, False, False]
     pane.add_message(message(6))
-    pane.start_answer(message(7, text="", status=MessageStatus.WRITING, stats=None))
+    pane.add_message(message(7, text="", status=MessageStatus.WRITING, stats=None))
     assert pane.transcript.views[2].note, "until the next prompt is known"
     pane.finish_answer(message(7))
     assert not any(view.note for view in pane.transcript.views)

@@ -183,6 +183,34 @@ def test_an_answer_that_waits_says_so_in_chat_and_list_and_can_be_called_off(
     assert [type(view) for view in views(chatting)] == [UserMessageView, AnswerView] * 2
 
 
+def test_a_waiting_answer_is_written_on_its_own_branch_whichever_is_shown(
+    chatting: MainWindow, qtbot, script
+) -> None:
+    controller = chatting.controller
+    first = controller.current_conversation_id
+    with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
+        click(qtbot, views(chatting)[1], MessageAction.REGENERATE)
+    chatting._new_chat()
+    gate = script.gates[0] = threading.Event()
+    with qtbot.waitSignal(controller.answer_started):
+        controller.send_message("elsewhere")
+    with qtbot.waitSignal(controller.conversation_opened):
+        controller.open_conversation(first)
+    with qtbot.waitSignal(controller.answer_waiting):
+        controller.send_message("three")
+    with qtbot.waitSignal(controller.branch_shown):
+        controller.select_version(views(chatting)[1].message_id, -1)
+    qtbot.waitUntil(lambda: texts(chatting) == ["one", "first", "two", "second"])
+    with qtbot.waitSignal(controller.answer_started):
+        gate.set()
+    assert texts(chatting) == ["one", "first", "two", "second"]
+    qtbot.waitUntil(lambda: not controller.answers.writing)
+    assert texts(chatting) == ["one", "first", "two", "second"]
+    with qtbot.waitSignal(controller.branch_shown):
+        controller.select_version(views(chatting)[1].message_id, +1)
+    qtbot.waitUntil(lambda: texts(chatting) == ["one", "other", "three", "other"])
+
+
 def test_what_is_left_out_is_said_where_it_ends_and_stays_after_coming_back(
     window: MainWindow, qtbot, script, model_folder: Path
 ) -> None:
