@@ -14,7 +14,7 @@ from app.conversation_records import Conversation, Exchange, Message, MessageSta
 from app.model_session import ModelPhase, ModelState
 
 if TYPE_CHECKING:
-    from engine.engine import ModelSummary
+    from engine.model_summary import ModelSummary
 
 
 @dataclass(frozen=True)

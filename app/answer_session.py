@@ -21,7 +21,7 @@ from engine.generation import Finished, FinishReason, PrefillStats, SamplingPara
 from engine.notices import Notice
 
 if TYPE_CHECKING:
-    from engine.engine import ModelSummary
+    from engine.model_summary import ModelSummary
 
 
 class AnswerSession(QObject):

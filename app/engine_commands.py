@@ -15,7 +15,7 @@ from engine.notices import Notice
 from engine.progress import LoadProgress
 
 if TYPE_CHECKING:
-    from engine.engine import ModelSummary
+    from engine.model_summary import ModelSummary
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from engine.notices import Notice
 from engine.progress import LoadProgress
 
 if TYPE_CHECKING:
-    from engine.engine import ModelSummary
     from engine.inspection import ModelReport
+    from engine.model_summary import ModelSummary
 
 INSPECTION_JOIN_TIMEOUT_MS = 2_000  # it only reads: nothing is lost when it is left behind
 

@@ -17,7 +17,7 @@ from app.context_policy import (
 from app.conversation_records import Message
 
 if TYPE_CHECKING:
-    from engine.engine import ModelSummary
+    from engine.model_summary import ModelSummary
     from engine.templates.chat_template import ChatMessage, ChatPrompt
 
 

@@ -19,11 +19,12 @@ RECORDS = (
     "engine.config",
     "engine.errors",
     "engine.generation",
+    "engine.model_summary",
     "engine.notices",
     "engine.progress",
     "engine.version",
 )
-RECORDS_ELSEWHERE = {("engine.engine", "ModelSummary"), ("engine.inspection", "ModelReport")}
+RECORDS_ELSEWHERE = {("engine.inspection", "ModelReport")}
 # Modules that take torch with them; others import it, or these, inside the functions that need it.
 TORCH_PACKAGES = ("engine.cpu", "engine.states")
 

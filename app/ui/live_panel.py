@@ -20,8 +20,8 @@ from app.ui.token_rate import TokenRate
 
 if TYPE_CHECKING:
     from app.controller import ModelState, SlotTable
-    from engine.engine import ModelSummary
     from engine.generation import PrefillStats
+    from engine.model_summary import ModelSummary
 
 _RATE_MS = 500
 _NOTHING = "\N{EM DASH}"

@@ -16,7 +16,7 @@ from app.ui.text_format import format_speed
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 
 if TYPE_CHECKING:
-    from engine.engine import ModelSummary
+    from engine.model_summary import ModelSummary
 
 _ICON = 14
 # Notices that this line says for as long as they hold, so that no banner has to repeat them at every load.

@@ -412,7 +412,7 @@ def test_an_interrupt_that_an_import_swallows_still_ends_it(
         with contextlib.suppress(BaseException):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("engine.engine.prepare_runtime", swallow)
+    monkeypatch.setattr("engine.loading.prepare_runtime", swallow)
     outcome = command(*LONG)
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -12,7 +12,7 @@ import pytest
 import torch
 from model_files import TINY_MODELS, copy_model, edit_json
 
-from engine import engine as engine_module
+from engine import loading
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig, WeightGroup
 from engine.cpu import memory
@@ -520,7 +520,7 @@ class TestLoad:
         self, load: Load, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sizes = inspect_model(MODEL).weight_bytes
-        monkeypatch.setattr(engine_module, "available_bytes", lambda: RESERVE_BYTES + sizes.q8 - 1)
+        monkeypatch.setattr(loading, "available_bytes", lambda: RESERVE_BYTES + sizes.q8 - 1)
         summary = load(weights="auto").summary
         assert summary.weights == "q4"
         assert summary.matrices == MatrixCounts(q4=4 * 4 + 1)

@@ -1,0 +1,266 @@
+"""From an open model folder to all that an `Engine` holds: tokenizer, template, weights, states.
+
+Importing this module costs nothing; torch comes in with `load_model`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.answering import check_finite
+from engine.backend import Backend
+from engine.calibration_text import calibration_text
+from engine.checkpoints.model_folder import ModelFolder
+from engine.checkpoints.model_identity import model_identity
+from engine.config import EngineConfig, WeightFormat
+from engine.conversation_states import open_states
+from engine.cpu import kv_ir, strip_ir, swiglu_ir
+from engine.cpu.compiler import begin_compiling
+from engine.cpu.memory import available_bytes, check_weights_fit
+from engine.errors import Cancelled
+from engine.kv_geometry import KvFormat
+from engine.model_summary import ModelSummary
+from engine.notices import Notice
+from engine.progress import LoadProgress, LoadStage, ProgressCallback
+from engine.resolution import ResolvedConfig, resolve_config, weight_group
+from engine.runtime import begin_runtime, prepare_runtime
+from engine.states.store import StateStore
+from engine.templates.chat_template import ChatTemplate
+from engine.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from engine.weights.packing import has_native_strips
+from engine.weights.quantise import QUANTISER_VERSION
+from engine.weights.sizes import weight_bytes
+from engine.weights.strip_cache import StripCache, default_root
+from engine.weights.strip_file import StripKey
+from engine.weights.strip_shelf import StripShelf
+
+if TYPE_CHECKING:
+    from engine.cpu.backend import CpuBackend
+
+_FORMS = {"native": "as they are stored", "q8": "as 8-bit strips", "q4": "as 4-bit strips"}
+_CHECK_TOKENS = 8  # of the self-check
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What a load leaves. end_ids: tokens that end an answer. shelf: where strips are still being kept,
+    perhaps.
+    """
+
+    summary: ModelSummary
+    config: ResolvedConfig
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    backend: Backend
+    states: StateStore
+    end_ids: frozenset[int]
+    shelf: StripShelf | None
+
+
+def load_model(
+    folder: ModelFolder,
+    config: EngineConfig,
+    *,
+    on_progress: ProgressCallback,
+    cancel: threading.Event | None,
+) -> LoadedModel:
+    """What `Engine.load` says."""
+    try:
+        return _load(folder, config, on_progress, cancel)
+    finally:
+        folder.tensors.close()
+
+
+def _load(
+    folder: ModelFolder,
+    config: EngineConfig,
+    on_progress: ProgressCallback,
+    cancel: threading.Event | None,
+) -> LoadedModel:
+    on_progress(LoadProgress(LoadStage.OPEN))
+    begin_runtime()
+    resolved, notices = _resolve(folder, config)
+    packed = resolved.weights != "native"
+    begin_compiling(_kernel_texts(resolved.kv, strips=packed or _has_strips(folder)))
+    tokenizer = load_tokenizer(folder.tokenizer)
+    template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
+    _stop_if(cancel)
+    ids = _calibration_ids(folder, resolved.weights, tokenizer)
+    model = model_identity(folder)
+    shelf = _shelf(folder, model, resolved, ids) if packed else None
+    backend = _load_backend(
+        folder, resolved, calibration_ids=ids, shelf=shelf, on_progress=on_progress, cancel=cancel
+    )
+    on_progress(LoadProgress(LoadStage.CHECK))
+    check_notices = _self_check(backend, resolved.kv, cancel)
+    states = open_states(
+        backend,
+        model=model if model_identity(folder) == model else "",  # its files were changed while they were read
+        numerics=_numerics(resolved, ids),
+        kv=resolved.kv,
+        context=resolved.context,
+        slots=resolved.slots,
+    )
+    told = (*folder.notices, *tokenizer.notices, *notices, *backend.notices, *check_notices)
+    return LoadedModel(
+        summary=_summary(folder, resolved, backend, told),
+        config=resolved,
+        tokenizer=tokenizer,
+        template=template,
+        backend=backend,
+        states=states,
+        end_ids=folder.eos_token_ids | tokenizer.eos_ids,
+        shelf=shelf,
+    )
+
+
+def _has_strips(folder: ModelFolder) -> bool:
+    """Whether matrices are strips in the files already."""
+    return has_native_strips(folder.parameters, folder.tensors.tensors())
+
+
+def _resolve(folder: ModelFolder, config: EngineConfig) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
+    """What the load is going to do. Raises OutOfMemoryError where strips don't fit."""
+    sizes = weight_bytes(folder.spec, folder.parameters, folder.tensors.tensors(), group=weight_group(config))
+    has_strips = _has_strips(folder)
+    resolved, notices = resolve_config(
+        config, folder.spec, sizes=sizes, available=available_bytes(), stored_packed=has_strips
+    )
+    if resolved.weights != "native" or has_strips:
+        check_weights_fit(sizes.of(resolved.weights), _FORMS[resolved.weights])
+    return resolved, tuple(notices)
+
+
+def _load_backend(
+    folder: ModelFolder,
+    config: ResolvedConfig,
+    *,
+    calibration_ids: Sequence[int],
+    shelf: StripShelf | None,
+    on_progress: ProgressCallback,
+    cancel: threading.Event | None,
+) -> CpuBackend:
+    """Brings torch in, and the weights. Strips that are kept are read meanwhile."""
+    with ExitStack() as reading:
+        if shelf is not None:
+            reading.callback(shelf.close)
+            shelf.begin(lambda: _stop_if(cancel))
+        on_progress(LoadProgress(LoadStage.RUNTIME))
+        prepare_runtime(config.threads)
+        _stop_if(cancel)
+        from engine.cpu.backend import CpuBackend
+
+        return CpuBackend.load(
+            folder.spec,
+            folder.parameters,
+            folder.tensors,
+            weights=config.weights,
+            group=config.weight_group,
+            calibration_ids=calibration_ids,
+            shelf=shelf,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+
+def _summary(
+    folder: ModelFolder, config: ResolvedConfig, backend: CpuBackend, notices: Sequence[Notice]
+) -> ModelSummary:
+    return ModelSummary(
+        path=folder.path,
+        name=folder.name,
+        family=folder.spec.family,
+        architecture=folder.spec.architecture,
+        kind=folder.kind,
+        parameters=sum(parameter.num_elements for parameter in folder.parameters),
+        weight_bytes=backend.weight_bytes,
+        context_length=config.context,
+        layers=folder.spec.num_layers,
+        device=backend.device,
+        device_description=backend.description,
+        sampling_defaults=folder.sampling_defaults,
+        notices=tuple(notices),
+        weights=config.weights,
+        matrices=backend.counts,
+    )
+
+
+def _calibration_ids(folder: ModelFolder, weights: WeightFormat, tokenizer: Tokenizer) -> list[int]:
+    """The text by which 4-bit codes are chosen; none for other formats."""
+    if weights != "q4":
+        return []
+    encoded = tokenizer.encode(calibration_text(), parse_special=False)
+    return [token_id for token_id in encoded if token_id < folder.spec.vocab_size]
+
+
+def _shelf(
+    folder: ModelFolder, model: str, config: ResolvedConfig, calibration_ids: Sequence[int]
+) -> StripShelf:
+    """The model's place among the strips that are kept in the person's cache folder. model: its identity."""
+    key = StripKey(
+        model=model,
+        bits=4 if config.weights == "q4" else 8,
+        group=config.weight_group,
+        quantiser_version=QUANTISER_VERSION,
+        calibration=_digest(calibration_ids),
+    )
+    return StripShelf(StripCache(default_root()), key, lambda: model_identity(folder))
+
+
+def _numerics(config: ResolvedConfig, calibration_ids: Sequence[int]) -> str:
+    """What keys and values are computed with, in words that change when the numbers do."""
+    if config.weights == "native":
+        return f"native weights, {config.activations} activations"
+    return (
+        f"{config.weights} weights in groups of {config.weight_group}, quantiser {QUANTISER_VERSION}, "
+        f"calibration {_digest(calibration_ids) or 'none'}, {config.activations} activations"
+    )
+
+
+def _digest(ids: Sequence[int]) -> str:
+    text = " ".join(map(str, ids)).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest() if ids else ""
+
+
+def _kernel_texts(kv_format: KvFormat, *, strips: bool) -> list[str]:
+    """The kernels that the CPU backend is going to ask for."""
+    texts = [swiglu_ir.kernel_text(), kv_ir.kernel_text(kv_format)]
+    return [strip_ir.kernel_text(), *texts] if strips else texts
+
+
+def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event | None) -> tuple[Notice, ...]:
+    """Runs a few fixed tokens, several at once and one alone, over such a cache as answers use. Raises
+    ComputeFaultError when logits aren't numbers.
+
+    A model that answers the same to everything may be sound (some are made for tests so), so that is only
+    told.
+    """
+    import torch
+
+    vocab_size = backend.spec.vocab_size
+    ids = [(2 * i + 1) * vocab_size // (2 * _CHECK_TOKENS) for i in range(_CHECK_TOKENS)]
+    cache = backend.new_cache(kv_format)
+    first = backend.forward(ids[:-1], cache, all_logits=True, cancel=cancel)
+    last = backend.forward(ids[-1:], cache, all_logits=True, cancel=cancel)
+    logits = torch.cat((first, last))
+    check_finite(logits)
+    if vocab_size > 1 and len(set(logits.argmax(-1).tolist())) == 1:
+        return (
+            Notice(
+                "self-check-repeats",
+                f"The model predicts the same token after each of {_CHECK_TOKENS} different ones; "
+                "its weights may be damaged.",
+                "If its answers make no sense, get the files again.",
+            ),
+        )
+    return ()
+
+
+def _stop_if(cancel: threading.Event | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise Cancelled
