@@ -22,7 +22,7 @@ from engine.weights.input_statistics import InputObserver, InputStatistics
 SEGMENT = 256  # tokens that are read as one text: every first token, which is unlike the others, counts
 _ENOUGH_TOKENS = 64  # of an expert of its own; one that saw fewer shares what all experts saw together
 
-_WORK = 1.5e12  # tokens times numbers: half a minute of two slow cores
+_WORK = 2e12  # tokens times numbers: what two slow cores read in half a minute
 _FEWEST_TOKENS, _MOST_TOKENS = 512, 4096
 _LARGE = 1e9  # numbers; what is larger gets by with half of the work on each
 
