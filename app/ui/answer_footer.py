@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QWidget
 
 from app.conversations import AnswerStats, Message, MessageStatus
 from app.ui.elided_label import ElidedLabel
@@ -16,6 +17,7 @@ from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, scaled_font
 from engine.generation import FinishReason
 
 _DOT = " · "
+_MAX_LINES_BESIDE = 2  # of the figures, beside the buttons; more stand below them, where there is more room
 
 
 def ending(message: Message) -> str:
@@ -77,8 +79,10 @@ class AnswerFooter(QWidget):
         super().__init__(parent)
         self.actions_ = MessageActions("answer", text, self, shy_copy=False)
         self._ending = ElidedLabel("", self)
-        self._figures = ElidedLabel("", self)
-        set_role(self._figures, "small")
+        self.figures = QLabel(self)  # with no tooltip of its own, so that the footer's is seen there
+        self.figures.setTextFormat(Qt.TextFormat.PlainText)
+        self.figures.setWordWrap(True)
+        set_role(self.figures, "small")
 
     def show_message(self, message: Message) -> None:
         end = ending(message)
@@ -88,22 +92,31 @@ class AnswerFooter(QWidget):
         self._ending.setVisible(bool(end))
         self.actions_.show_message(message)
         stats = message.stats
-        self._figures.setText(figures(message))
-        self.setToolTip(explanation(stats) if stats is not None else "")  # seen where the label has none
+        self.figures.setText(figures(message))
+        self.setToolTip(explanation(stats) if stats is not None else "")
 
     def arrange(self, width: int) -> int:
         row = self.actions_.sizeHint()
         height = row.height()
         self.actions_.setGeometry(width - row.width() - SPACE_XS, 0, row.width(), height)
-        room = self.actions_.x() - SPACE_S
+        room = max(0, self.actions_.x() - SPACE_S)
         left = 0
         if not self._ending.isHidden():
             self._ending.adjustSize()
             left = min(self._ending.width(), room)
             self._ending.setGeometry(0, 0, left, height)
             left += SPACE_M
-        self._figures.setGeometry(left, 0, max(0, room - left), height)
-        return height
+        if not self.figures.text():
+            return height
+        line = self.figures.fontMetrics().lineSpacing()
+        beside = self.figures.heightForWidth(room - left) if room > left else 0
+        if 0 < beside < (_MAX_LINES_BESIDE + 1) * line:
+            height = max(height, beside)
+            self.figures.setGeometry(left, 0, room - left, height)
+            return height
+        below = self.figures.heightForWidth(width)
+        self.figures.setGeometry(0, height, width, below)
+        return height + below
 
     def apply_theme(self) -> None:
         self.actions_.apply_theme()

@@ -230,7 +230,7 @@ def test_what_is_left_out_is_said_where_it_ends_and_stays_after_coming_back(
 
     words = "8 earlier messages are no longer read by the model"
     assert notes() == [*[""] * 8, words, *[""] * 3]
-    assert "oldest messages left out" in views(window)[-1].footer._figures.text()
+    assert "oldest messages left out" in views(window)[-1].footer.figures.text()
     conversation_id = window.controller.current_conversation_id
     window._new_chat()
     with qtbot.waitSignal(window.controller.conversation_opened):

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import QLabel, QToolButton
 
 from app.conversations import AnswerStats, Message, MessageStatus
 from app.settings import Theme as ThemeChoice
-from app.ui.answer_footer import ending, explanation, figures
+from app.ui.answer_footer import AnswerFooter, ending, explanation, figures
 from app.ui.code_highlight import MAX_COLOURED, Part, language_title, part_colors, parts
 from app.ui.code_view import CodeView
 from app.ui.message_body import MessageBody
@@ -487,6 +487,25 @@ def test_an_answer_copies_its_markdown(new_answer) -> None:
 def test_how_an_answer_ended_is_said_in_plain_words(status: MessageStatus, reason: str, words: str) -> None:
     ended = message("x", status=status, stats=stats(reason) if reason else None)
     assert ending(ended) == words
+
+
+@pytest.mark.parametrize("width", [180, 250, 420, 520, 720])
+@pytest.mark.parametrize("status", [MessageStatus.COMPLETE, MessageStatus.STOPPED, MessageStatus.FAILED])
+def test_what_was_reused_is_seen_whole_however_narrow_the_column_is(
+    qtbot, width: int, status: MessageStatus
+) -> None:
+    cost = AnswerStats(3400, 1203, 0.1, 40, 2.0, "The file is gone.", "cpu", "history-rewritten", 1203)
+    footer = AnswerFooter(lambda: "")
+    qtbot.addWidget(footer)
+    footer.show_message(message("text", status=status, stats=cost))
+    height = footer.arrange(width)
+    footer.resize(width, height)
+    label = footer.figures
+    assert label.text().endswith("reused 1,203 of 3,400 tokens (history rewritten at token 1,203) · CPU")
+    assert label.height() >= label.heightForWidth(label.width())
+    assert footer.rect().contains(label.geometry())
+    assert not label.geometry().intersects(footer.actions_.geometry())
+    assert label.toolTip() == "", "the sentences of the footer are what the mouse finds"
 
 
 def test_the_figures_name_tokens_speed_reuse_and_device() -> None:
