@@ -36,16 +36,15 @@ GUARD = "\ufdd0"  # a noncharacter: ends a run of markers without being seen
 _MARKER = r"[ \t]*(?:>|[+*-](?=[ \t])|\d{1,9}[.)](?=[ \t]))"
 _TOO_DEEP = re.compile(rf"^(?!(?:[ \t]*[-*])+[ \t]*$)((?:{_MARKER}){{8}})(?={_MARKER})", re.MULTILINE)
 
-_CLICKABLE = ("http://", "https://", "mailto:")
+_CLICKABLE = ("http://", "https://")
+_MAIL = re.compile(r"mailto:", re.IGNORECASE)
 _BARE_URL = re.compile(r"https?://[^\s<>\"'`|\\^{}]+")
 _TASK = re.compile(r"\[([ xX])\](?=\s)\s?")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of text in one style. `href` is empty unless the address may be opened (http, https,
-    mailto).
-    """
+    """A run of text in one style. `href` is empty unless the address may be opened (http, https)."""
 
     text: str
     bold: bool = False
@@ -327,8 +326,9 @@ def _raw_runs(children: Sequence[Token]) -> Iterator[tuple[str, _Style]]:
             address = str(token.attrGet("href") or "")
             label.clear()
         elif kind == "link_close":
-            if address and not _clickable(address) and "".join(label) != address:
-                yield f" ({address})", (bold, italic, strike, False, "")
+            told = _MAIL.sub("", address, count=1) if _MAIL.match(address) else address
+            if told and not _clickable(address) and "".join(label) != told:
+                yield f" ({told})", (bold, italic, strike, False, "")
             address = ""
         elif token.nesting:
             depth[kind.rpartition("_")[0]] += token.nesting

@@ -253,7 +253,7 @@ def test_mark_of_a_quote_that_is_pushed_in_means_the_same_when_it_comes_late(tex
     assert streamed(text, [1]) == streamed(text, [len(text)]) == parse(text)
 
 
-@pytest.mark.parametrize("address", ["http://a.b", "https://a.b/c?d=e", "mailto:ada@example.org"])
+@pytest.mark.parametrize("address", ["http://a.b", "https://a.b/c?d=e"])
 def test_links_that_may_be_opened_have_their_address(address: str) -> None:
     (paragraph,) = parse(f"see [here]({address})")
     assert isinstance(paragraph, Paragraph)
@@ -268,6 +268,20 @@ def test_links_that_may_not_be_opened_show_their_address_instead(address: str) -
     (paragraph,) = parse(f"see [here]({address})")
     assert isinstance(paragraph, Paragraph)
     assert paragraph.spans == (Span(f"see here ({address})"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("write to [us](mailto:ada@example.org)", "write to us (ada@example.org)"),
+        ("write to [ada@example.org](MAILTO:ada@example.org)", "write to ada@example.org"),
+        ("write to <ada@example.org>", "write to ada@example.org"),
+    ],
+)
+def test_mail_addresses_are_shown_and_promise_no_click_that_would_be_refused(text: str, shown: str) -> None:
+    (paragraph,) = parse(text)
+    assert isinstance(paragraph, Paragraph)
+    assert paragraph.spans == (Span(shown),)
 
 
 def test_an_image_is_its_description_and_its_address() -> None:
