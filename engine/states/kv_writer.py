@@ -7,6 +7,7 @@ program is written to the end.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from array import array
@@ -52,12 +53,19 @@ class StoredState:
         self._pages = pages
         self._stop = threading.Event()
 
+    def is_there(self) -> bool:
+        return self.ready and self.path.exists()
+
     def remove(self) -> None:
         """The file is gone, and if it is only being written, there will never be one."""
         self._stop.set()
         with self._writer.lock:  # a file that is just put at its place is there then, and removed
             self.ready, self.failed = False, True
             self._writer.unlink(self.path)
+
+    def give_up(self) -> None:
+        """It can't be written, ever."""
+        self.failed, self._pages = True, ()
 
     def write(self, make_room: MakeRoom, on_end: OnEnd) -> None:
         """Called by the writer's thread."""
@@ -117,9 +125,17 @@ class KvWriter:
     def submit(self, state: StoredState, make_room: MakeRoom, on_end: OnEnd) -> None:
         with self.lock:
             self._jobs.append((state, make_room, on_end))
-            if not self._running:
+            if self._running:
+                return
+            thread = threading.Thread(target=self._run, name="kv-writer", daemon=False)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has none left, or the interpreter is about to end
+                self._jobs.pop()
+                state.give_up()
+                on_end(OSError(errno.EAGAIN, str(error)))
+            else:
                 self._running = True
-                threading.Thread(target=self._run, name="kv-writer", daemon=False).start()
 
     def forget(self, conversation: str) -> None:
         """Nothing more is written of it, by whatever store it was given here."""

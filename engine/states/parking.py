@@ -151,7 +151,7 @@ class Parking:
 
 
 def _is_on_disk(state: State) -> bool:
-    return state.disk is not None and state.disk.ready and _is_whole(state.disk, state)
+    return state.disk is not None and _is_whole(state.disk, state) and state.disk.is_there()
 
 
 def _has_failed(state: State) -> bool:

@@ -77,6 +77,9 @@ class DiskCopy(Protocol):
     def failed(self) -> bool:
         """Whether there will never be one."""
 
+    def is_there(self) -> bool:
+        """`ready`, and the file still lies at its place: it may have had to make room for others since."""
+
     def remove(self) -> None:
         """Neither file nor part of one is left, now or later. Never raises."""
 

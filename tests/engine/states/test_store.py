@@ -472,6 +472,20 @@ class TestPlaces:
         kept = places(make())
         assert list(kept) == ["d", "c"]
 
+    def test_a_copy_in_memory_is_written_again_when_its_file_had_to_make_room(
+        self, make: Make, tmp_path: Path
+    ) -> None:
+        store = make(slots=1, ram=3 * GEOMETRY.page_bytes)
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.wait()
+        store.forget("b")
+        assert places(store) == {"a": "ram", "c": "pool"}
+        [path] = (tmp_path / "states").iterdir()
+        path.unlink()
+        store.close()
+        assert answer(make(), "a", [1, *TEXT[:151]]).reused == 151
+
     def test_rows_behind_the_tokens_never_leave_the_pool(self, make: Make, tmp_path: Path) -> None:
         """They may be left over from a text that was taken back, or from another conversation."""
         store = make()
@@ -513,6 +527,26 @@ class TestDisk:
         store.close()
         store.wait()
         assert [notice.code for notice in store.take_notices()] == ["states-not-kept"]
+
+    def test_a_writer_that_cannot_start_keeps_nobody_waiting_and_is_told(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def no_thread(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        store = make(slots=1, ram=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_thread)
+            for name, start in (("a", 1), ("b", 2), ("c", 3)):
+                answer(store, name, [start, *TEXT[:150]])
+        waiting = threading.Thread(target=store.wait, daemon=True)
+        waiting.start()
+        waiting.join(10)
+        assert not waiting.is_alive()
+        assert [notice.code for notice in store.take_notices()] == ["states-not-kept"]
+        assert list(places(store)) == ["c"]
+        store.close()
+        assert answer(make(), "c", [3, *TEXT[:151]]).reused == 151, "the next one starts"
 
     @pytest.mark.parametrize("damage", ["cut", "flipped page", "flipped header", "longer", "empty"])
     def test_a_damaged_file_is_dropped_told_and_read_again(
