@@ -30,9 +30,10 @@ from app.ui.icons import app_icon
 from app.ui.live_panel import LivePanel
 from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
+from app.ui.notice_presenter import NoticePresenter
 from app.ui.recent_models import why_unavailable
 from app.ui.severity import Severity
-from app.ui.status_line import STANDING_CODES, StatusLine
+from app.ui.status_line import StatusLine
 from app.ui.theme import theme_manager
 from engine.notices import Notice
 
@@ -57,7 +58,6 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.controller = controller
         self.closed_cleanly = True  # False after a close: a thread did not end in time
-        self._refusals: set[str] = set()  # codes of the notices that say why a message was not sent
         self._model_state = controller.model_state
         self._watched_handle: QObject | None = None
         self._has_been_exposed = False
@@ -115,6 +115,7 @@ class MainWindow(QMainWindow):
             panel=self.panel,
             parent=self,
         )
+        NoticePresenter(self.controller, banners=self.banners, chat=self.chat, parent=self)
         self._pages = QStackedWidget(self)
         self._pages.addWidget(self.chat)
         self._pages.addWidget(self.loader)
@@ -193,16 +194,13 @@ class MainWindow(QMainWindow):
         self.panel.open_requested.connect(self._open_conversation)
         self.status.context.policy_chosen.connect(self._choose_policy)
 
-        # From the controller to the person; of conversations and answers see the presenter
+        # From the controller to the person; of conversations, answers and notices see the presenters
         self.presenter.title_changed.connect(self._show_title)
         controller.model_state_changed.connect(self._on_model_state)
         controller.model_inspected.connect(loader.show_report)
         controller.inspection_failed.connect(self._on_inspection_failed)
         controller.load_failed.connect(self._on_load_failed)
         controller.recent_models_changed.connect(self._on_recent_models)
-        controller.send_accepted.connect(self._on_send_accepted)
-        controller.send_rejected.connect(self._on_send_rejected)
-        controller.notice_raised.connect(self._on_notice_raised)
         self._connect_actions()
 
     def _connect_actions(self) -> None:
@@ -323,21 +321,6 @@ class MainWindow(QMainWindow):
     def _on_recent_models(self, paths: Sequence[Path]) -> None:
         self.loader.set_recent_models(paths)
         self._check_recent_models(paths)
-
-    def _on_send_accepted(self, text: str) -> None:
-        self.chat.accept_send(text)
-        for code in self._refusals:
-            self.banners.dismiss(code)  # what it asked for has been done
-        self._refusals.clear()
-
-    def _on_notice_raised(self, notice: Notice) -> None:
-        if notice.code not in STANDING_CODES:
-            self.show_notice(notice)
-
-    def _on_send_rejected(self, text: str, notice: Notice) -> None:
-        self.chat.reject_send(text)
-        self._refusals.add(notice.code)
-        self.show_notice(notice)
 
     def _check_recent_models(self, paths: Sequence[Path]) -> None:
         if not paths or self._closed:

@@ -110,6 +110,25 @@ def test_notice_of_a_message_that_was_not_saved_leaves_when_it_is(
     assert window.chat.composer.text == ""
 
 
+def test_refusal_because_of_an_answer_leaves_with_the_answer(
+    window: MainWindow, qtbot, script, model_folder: Path
+) -> None:
+    controller = window.controller
+    controller.load_model(model_folder)
+    qtbot.waitUntil(lambda: controller.model_state.phase is ModelPhase.READY)
+    with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
+        controller.send_message("Hi")
+    answer = window.chat.transcript.views[-1].message_id
+    gate = script.gates[0] = threading.Event()
+    with qtbot.waitSignal(controller.answer_started):
+        controller.regenerate_answer(answer)
+        controller.regenerate_answer(answer)
+    assert [notice.code for notice in window.banners.notices()] == ["answer-in-progress"]
+    with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
+        gate.set()
+    assert window.banners.notices() == ()
+
+
 def test_question_that_stands_open_ends_with_the_window(window: MainWindow) -> None:
     accepted: list[bool] = []
     dialogs.ask_to_delete(window, "A title", on_accept=lambda: accepted.append(True))
