@@ -37,7 +37,7 @@ _MARKER = r"[ \t]*(?:>|[+*-](?=[ \t])|\d{1,9}[.)](?=[ \t]))"
 _TOO_DEEP = re.compile(rf"^(?!(?:[ \t]*[-*])+[ \t]*$)((?:{_MARKER}){{8}})(?={_MARKER})", re.MULTILINE)
 
 _CLICKABLE = ("http://", "https://")
-_MAIL = re.compile(r"mailto:", re.IGNORECASE)
+_MAIL = re.compile(r"^mailto:", re.IGNORECASE)
 _BARE_URL = re.compile(r"https?://[^\s<>\"'`|\\^{}]+")
 _TASK = re.compile(r"\[([ xX])\](?=\s)\s?")
 
@@ -326,7 +326,7 @@ def _raw_runs(children: Sequence[Token]) -> Iterator[tuple[str, _Style]]:
             address = str(token.attrGet("href") or "")
             label.clear()
         elif kind == "link_close":
-            told = _MAIL.sub("", address, count=1) if _MAIL.match(address) else address
+            told = _MAIL.sub("", address)
             if told and not _clickable(address) and "".join(label) != told:
                 yield f" ({told})", (bold, italic, strike, False, "")
             address = ""
