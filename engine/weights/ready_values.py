@@ -112,8 +112,9 @@ def fp8_values(
     expected = (math.ceil(num_rows / block[0]), math.ceil(num_columns / block[1]))
     if factors.shape != expected:
         raise contradiction("scales", scale, str(expected))
+    height, width = block[0], min(block[1], num_columns)
     for i, row in enumerate(factors):
-        values[i * block[0] : (i + 1) * block[0]] *= row.repeat_interleave(block[1])[:num_columns]
+        values[i * height : (i + 1) * height] *= row.repeat_interleave(width)[:num_columns]
     return values
 
 

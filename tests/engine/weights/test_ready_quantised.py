@@ -342,6 +342,14 @@ def test_fp8_blocks_are_their_numbers_times_their_scale(
     assert torch.equal(fp8_values(weight, scale, block=block), expected)
 
 
+@pytest.mark.parametrize("block", [(2**24, 2**24), (1, 2**40), (2**40, 1)])
+def test_fp8_blocks_larger_than_the_matrix_take_no_more_memory(block: tuple[int, int]) -> None:
+    """Their sizes come from a config, and say nothing of how large anything is."""
+    grid = (-(-3 // block[0]), -(-5 // block[1]))
+    weight, scale = float8(3, 5), torch.rand(grid) + 0.5
+    assert torch.equal(fp8_values(weight, scale, block=block), weight.float() * scale)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (6,), (6, 1)])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_fp8_with_one_scale_a_row_or_for_all(shape: tuple[int, ...], dtype: torch.dtype) -> None:
