@@ -96,6 +96,7 @@ class Engine:
             self._states.known_ids(),
             token_bytes=self._tokenizer.token_bytes,
             control_ids=self._control_ids,
+            most=self._config.context - 1,  # an answer needs some room, too
         )
         return replace(prompt, ids=tuple(ids))
 

@@ -18,15 +18,17 @@ def as_known(
     *,
     token_bytes: Callable[[int], bytes],
     control_ids: Collection[int],
+    most: int,
 ) -> list[int]:
     """`prompt`, or ids that stand for the same bytes and begin as one of the `states` does for longer.
 
-    control_ids: tokens that are more than their text; they are only ever equal to themselves.
+    control_ids: tokens that are more than their text; they are only ever equal to themselves. most: tokens
+    for which there is room; a spelling that takes more is of use only if it is no longer than `prompt`.
     """
     best, longest = list(prompt), 0
     for known in states:
         found, shared = _spelled_as(prompt, known, token_bytes, control_ids)
-        if shared > longest:
+        if shared > longest and len(found) <= max(most, len(prompt)):
             best, longest = found, shared
     return best
 

@@ -27,8 +27,8 @@ CONTROL = {0, 1, 2}
 IDS = st.lists(st.integers(0, len(TEXTS) - 1), max_size=12)
 
 
-def known(prompt: list[int], *states: list[int]) -> list[int]:
-    return as_known(prompt, states, token_bytes=TEXTS.__getitem__, control_ids=CONTROL)
+def known(prompt: list[int], *states: list[int], most: int = 100) -> list[int]:
+    return as_known(prompt, states, token_bytes=TEXTS.__getitem__, control_ids=CONTROL, most=most)
 
 
 def meaning(ids: list[int]) -> list[int | bytes]:
@@ -73,6 +73,16 @@ def test_tokens_without_text_are_not_brought_in() -> None:
 
 def test_of_several_states_the_one_that_serves_longest_is_taken() -> None:
     assert known([0, 5, 5, 1], [0, 5, 3], [0, 3, 4, 3, 4], [0, 1]) == [0, 3, 4, 3, 4, 1]
+
+
+def test_a_spelling_for_which_there_is_no_room_is_left() -> None:
+    assert known([0, 5, 1], [0, 3, 4], most=3) == [0, 5, 1]
+    assert known([0, 5, 1], [0, 3, 4], most=4) == [0, 3, 4, 1]
+    assert known([0, 5, 5, 1], [0, 3, 4, 5], [0, 3, 4, 3, 4], most=5) == [0, 3, 4, 5, 1]
+
+
+def test_a_shorter_spelling_is_taken_however_little_room_there_is() -> None:
+    assert known([0, 3, 4, 1], [0, 5], most=2) == [0, 5, 1]
 
 
 def test_without_states_the_prompt_is_as_it_was_encoded() -> None:
