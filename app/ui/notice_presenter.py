@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QObject
 
 from app.controller import ChatController
+from app.conversations import Message, MessageStatus
 from app.refusals import ANSWERING
 from app.ui.banner import BannerStack
 from app.ui.chat_pane import ChatPane
@@ -28,9 +29,12 @@ class NoticePresenter(QObject):
         self._banners = banners
         self._chat = chat
         self._refusals: set[str] = set()  # codes of the notices that say why a message was not sent
+        self._failures: dict[str, str] = {}  # codes of the notices that say why an answer failed, by chat
         controller.send_accepted.connect(self._on_send_accepted)
         controller.send_rejected.connect(self._on_send_rejected)
         controller.notice_raised.connect(self._on_notice_raised)
+        controller.answer_started.connect(self._on_answer_started)
+        controller.answer_finished.connect(self._on_answer_finished)
         controller.answers_changed.connect(self._on_answers_changed)
         controller.conversation_opened.connect(self._on_answers_changed)
 
@@ -48,6 +52,17 @@ class NoticePresenter(QObject):
     def _on_notice_raised(self, notice: Notice) -> None:
         if notice.code not in STANDING_CODES:
             self._banners.show_notice(notice)
+
+    def _on_answer_started(self, conversation_id: str, _message: Message) -> None:
+        if (code := self._failures.pop(conversation_id, "")) and code not in self._failures.values():
+            self._banners.dismiss(code)
+
+    def _on_answer_finished(self, conversation_id: str, message: Message) -> None:
+        if message.status is not MessageStatus.FAILED or message.stats is None:
+            return
+        for notice in self._banners.notices():
+            if notice.message == message.stats.finish_reason:
+                self._failures[conversation_id] = notice.code
 
     def _on_answers_changed(self) -> None:
         answers, current = self._controller.answers, self._controller.current_conversation_id

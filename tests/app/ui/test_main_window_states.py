@@ -14,6 +14,7 @@ from app.controller import ModelPhase
 from app.conversations import ConversationStore, StoreError
 from app.ui import dialogs
 from app.ui.main_window import MainWindow
+from engine.errors import OutOfMemoryError
 
 
 @pytest.fixture
@@ -126,6 +127,33 @@ def test_refusal_because_of_an_answer_leaves_with_the_answer(
     assert [notice.code for notice in window.banners.notices()] == ["answer-in-progress"]
     with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
         gate.set()
+    assert window.banners.notices() == ()
+
+
+def test_notice_of_an_answer_that_failed_leaves_with_the_next_one_in_that_chat(
+    window: MainWindow, qtbot, script, model_folder: Path
+) -> None:
+    controller = window.controller
+    controller.load_model(model_folder)
+    qtbot.waitUntil(lambda: controller.model_state.phase is ModelPhase.READY)
+    script.pieces = [OutOfMemoryError("There is no room for the prompt.", "Begin a new chat.")]
+
+    def ask(text: str) -> None:
+        with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
+            controller.send_message(text)
+
+    ask("Hi")
+    first = controller.current_conversation_id
+    told = window.banners.notices()
+    assert [notice.message for notice in told] == ["There is no room for the prompt."]
+    script.pieces = ["Hello"]
+    window._new_chat()
+    ask("elsewhere")
+    assert window.banners.notices() == told, "it is the other chat's"
+    with qtbot.waitSignal(controller.conversation_opened):
+        controller.open_conversation(first)
+    with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
+        controller.regenerate_answer(window.chat.transcript.views[-1].message_id)
     assert window.banners.notices() == ()
 
 
