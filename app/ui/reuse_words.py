@@ -47,7 +47,11 @@ def _short_reason(stats: AnswerStats) -> str:
 def _long_reason(stats: AnswerStats) -> str:
     at = f" from token {stats.diverged_at:,} on" if stats.diverged_at is not None else ""
     return {
-        ReuseReason.NEW.value: "Nothing that is kept begins as this conversation does.",
+        ReuseReason.NEW.value: (
+            "Nothing that is kept begins with more of this conversation."
+            if stats.reused_tokens
+            else "Nothing that is kept begins as this conversation does."
+        ),
         ReuseReason.HISTORY_REWRITTEN.value: (
             f"The model's template, or an edit, wrote the conversation differently{at}, "
             "so what follows was read again."

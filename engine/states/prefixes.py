@@ -55,18 +55,19 @@ def parting(cached: array[int], prompt: array[int]) -> int | None:
 
 
 def reason_for(
-    own: array[int] | None, prompt: array[int], *, lost: ReuseReason | None
+    served: array[int] | None, prompt: array[int], *, is_known: bool, lost: ReuseReason | None
 ) -> tuple[ReuseReason | None, int | None]:
     """Why not more was reused, and the token at which the prompt left what was cached of its conversation.
 
-    own: what was cached of the conversation, None for nothing. lost: why it is nothing, where that is known.
+    served: what is cached in the state that serves the prompt, None for none. is_known: something is cached
+    of the conversation itself. lost: why nothing is, where that is known.
     """
-    if own is None:
-        return lost or ReuseReason.NEW, None
-    diverged_at = parting(own, prompt)
-    if diverged_at is None:
-        return None, None
-    return ReuseReason.HISTORY_REWRITTEN, diverged_at
+    if not is_known and lost is not None:
+        return lost, None
+    diverged_at = None if served is None else parting(served, prompt)
+    if served is not None and diverged_at is None:
+        return None, None  # a fork, or the next turn
+    return (ReuseReason.HISTORY_REWRITTEN, diverged_at) if is_known else (ReuseReason.NEW, None)
 
 
 def _is_nearer(state: State, best: State | None, own: State | None) -> bool:

@@ -83,12 +83,14 @@ class StateStore:
         prompt = as_ids(ids)
         had_own = conversation in self._idle
         source, length, pages = self._find(conversation, prompt)
-        served = source.ids[:] if source is not None and conversation in self._idle else None
+        served = source.ids[:] if source is not None else None
+        is_known = conversation in self._idle
         state = self._open(conversation, prompt[:length], source=source, pages=pages)
         reason, diverged_at = reason_for(
             served,
             prompt,
-            lost=None if served is not None else self._why_lost(conversation, had_own=had_own),
+            is_known=is_known,
+            lost=None if is_known else self._why_lost(conversation, had_own=had_own),
         )
         enough = length == len(prompt) - 1
         lease = Lease(

@@ -44,6 +44,12 @@ def test_every_reason_of_the_engine_has_its_words() -> None:
         assert len(reuse_sentences(replace(STATS, reuse_reason=str(reason)))) == 3
 
 
+def test_what_a_new_conversation_has_in_common_with_others_is_not_denied() -> None:
+    shared, alone = (replace(STATS, reused_tokens=count, reuse_reason="new") for count in (30, 0))
+    assert reuse_sentences(shared)[-1] == "Nothing that is kept begins with more of this conversation."
+    assert reuse_sentences(alone)[-1] == "Nothing that is kept begins as this conversation does."
+
+
 def test_a_reason_of_a_newer_version_is_passed_over() -> None:
     assert reuse_words(replace(STATS, reuse_reason="comet")) == "reused 1,200 of 1,234 tokens"
 
