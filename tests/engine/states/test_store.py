@@ -6,7 +6,10 @@ import errno
 import os
 import random
 import threading
+import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,8 @@ from state_fakes import GEOMETRY, FakePool, cold_logits, new_home
 
 from engine.errors import OutOfMemoryError
 from engine.generation import ReuseReason
-from engine.kv_geometry import PAGE
-from engine.states.kv_file import KvKey
+from engine.kv_geometry import PAGE, KvGeometry
+from engine.states.kv_file import KvKey, write_kv_file
 from engine.states.kv_folder import KvFolder, forget_conversation
 from engine.states.lease import Lease
 from engine.states.store import StateStore
@@ -407,6 +410,25 @@ class TestPlaces:
         lease = answer(store, "a", [1, *TEXT[:151]])
         assert (lease.reused, lease.reason, codes(store, lease)) == (151, None, [])
 
+    @pytest.mark.parametrize("hours", [0.5, 1000, -1000])
+    def test_no_time_that_passes_drops_anything(
+        self, hours: float, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also when the clock is set back: who was used last stays last."""
+        store = make(slots=2, ram=3 * GEOMETRY.page_bytes)
+        for name, start in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.wait()
+        before = places(store)
+        now_ns = time.time_ns() + int(hours * 3600e9)
+        monkeypatch.setattr("engine.states.store.time.time_ns", lambda: now_ns)
+        assert places(store) == before == {"d": "pool", "c": "pool", "b": "ram", "a": "disk"}
+        for name, start in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+            lease = answer(store, name, [start, *TEXT[:151]])
+            assert (lease.reused, lease.reason) == (151, None)
+            store.wait()
+        assert list(places(store)) == ["d", "c", "b", "a"]
+
     def test_the_next_start_goes_on_without_reading_anything(self, make: Make) -> None:
         store = make()
         for name, start in (("a", 1), ("b", 2), ("c", 3)):
@@ -575,6 +597,29 @@ class TestDisk:
         assert lease.reused == 0
         assert codes(store, lease) == ["state-unusable"]
         assert not path.exists()
+
+    @pytest.mark.parametrize("foreign", ["model", "numerics", "geometry", "conversation"])
+    def test_a_file_of_something_else_under_this_name_is_dropped_and_told(
+        self, foreign: str, make: Make, tmp_path: Path
+    ) -> None:
+        """Whoever put it there: a name alone proves nothing."""
+        key = {
+            "model": replace(KEY, model="another"),
+            "numerics": replace(KEY, numerics="q4"),
+            "geometry": replace(KEY, geometry=KvGeometry("int8", ((2, 2), (1, 4)))),
+            "conversation": KEY,
+        }[foreign]
+        path = KvFolder(tmp_path / "states", KEY, context=CONTEXT).path("a")
+        pages = [torch.ones(key.geometry.page_bytes, dtype=torch.uint8)] * 2
+        name = "b" if foreign == "conversation" else "a"
+        write_kv_file(
+            path, key, conversation=name, ids=array("I", TEXT[:100]), pages=pages, stop=threading.Event()
+        ).finish()
+        store = make()
+        lease = answer(store, "a", TEXT[:120])
+        assert (lease.reused, codes(store, lease)) == (0, ["state-unusable"])
+        assert not path.exists()
+        assert answer(store, "b", TEXT[:100]).reused == 99, "of the answer just now, not of the file"
 
     def test_more_tokens_than_the_context_are_dropped(self, make: Make) -> None:
         store = make()
