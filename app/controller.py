@@ -233,8 +233,11 @@ class ChatController(QObject):
         )
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """An answer that is being written or waits in it is stopped first."""
+        """An answer that is being written or waits in it is stopped first. What the engine keeps of it goes
+        before the messages do, so that a program which ends just now leaves none of it behind.
+        """
         self._queue.stop_in(conversation_id)
+        self._worker.forget(conversation_id)
 
         def delete(store: ConversationStore) -> list[ConversationSummary]:
             store.delete(conversation_id)
@@ -242,7 +245,7 @@ class ChatController(QObject):
 
         def on_deleted(summaries: list[ConversationSummary]) -> None:
             self._queue.stop_in(conversation_id)  # a message may have been on its way when the deletion was
-            self._worker.forget(conversation_id)
+            self._worker.forget(conversation_id)  # and may have left something
             self.conversations_changed.emit(summaries)
             if self._current_id == conversation_id:
                 self._show(None, self._view)

@@ -432,7 +432,7 @@ def test_deleting_the_conversation_that_answers_stops_it_and_leaves_an_empty_cha
     assert controller.current_conversation_id is None
     assert only(events, "answer_finished")[1:] == []  # only the kept one's
     assert codes(events) == []
-    qtbot.waitUntil(lambda: script.forgotten == [gone_id])
+    qtbot.waitUntil(lambda: script.forgotten == [gone_id, gone_id])  # before the messages, and behind them
     script.gates.clear()
     send(qtbot, controller, "after")
     assert controller.shutdown()
@@ -440,6 +440,20 @@ def test_deleting_the_conversation_that_answers_stops_it_and_leaves_an_empty_cha
     titles = [summary.title for summary in store.summaries()]
     assert titles == ["after", "kept"]
     assert len(store.conversation(kept_id).messages) == 2
+    store.close()
+
+
+def test_a_conversation_that_is_deleted_just_before_the_program_ends_leaves_nothing(
+    qtbot, controller, script, app_paths
+) -> None:
+    start(qtbot, controller)
+    send(qtbot, controller, "gone")
+    gone_id = controller.current_conversation_id
+    controller.delete_conversation(gone_id)
+    assert controller.shutdown()
+    assert script.forgotten == [gone_id]
+    store = ConversationStore(app_paths.conversations_file)
+    assert store.summaries() == []
     store.close()
 
 
