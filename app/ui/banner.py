@@ -5,7 +5,7 @@ Nothing here opens a box over the window: what works goes on working while a ban
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -24,6 +24,7 @@ from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
 
 _MAX_SHOWN = 3
+_MAX_SHARE = 0.4  # of the window's height, for those that are shown without being asked for
 _DETAILS_HEIGHT = 140
 
 
@@ -129,6 +130,8 @@ class BannerStack(QWidget):
         self._layout.setContentsMargins(SPACE_M, SPACE_S, SPACE_M, 0)
         self._layout.setSpacing(SPACE_XS + 2)
         self._layout.addWidget(self._more, 0, Qt.AlignmentFlag.AlignLeft)
+        if parent is not None:
+            parent.installEventFilter(self)  # of a later parent see `event`
         self.hide()
 
     def show_notice(self, notice: Notice, *, severity: Severity | None = None, details: str = "") -> None:
@@ -162,10 +165,11 @@ class BannerStack(QWidget):
         return tuple(banner.notice for banner in self._banners)
 
     def _arrange(self) -> None:
-        folded = len(self._banners) - _MAX_SHOWN
+        num_shown = self._num_fitting()
+        folded = len(self._banners) - num_shown
         unfold = self._more.isChecked()
         for index, banner in enumerate(self._banners):
-            banner.setVisible(unfold or index < _MAX_SHOWN)
+            banner.setVisible(unfold or index < num_shown)
         self._more.setVisible(folded > 0)
         if folded <= 0 and unfold:
             self._more.setChecked(False)
@@ -174,3 +178,30 @@ class BannerStack(QWidget):
         self._more.setAccessibleName(label)
         self.setVisible(bool(self._banners))
         self.count_changed.emit(len(self._banners))
+
+    def _num_fitting(self) -> int:
+        """How many of the newest leave the chat its room; one at least, or nothing would be told."""
+        parent = self.parentWidget()
+        if parent is None:
+            return _MAX_SHOWN
+        width = parent.width() - 2 * SPACE_M
+        room = _MAX_SHARE * parent.height()
+        for index, banner in enumerate(self._banners[:_MAX_SHOWN]):
+            room -= banner.heightForWidth(width)
+            if room < 0:
+                return max(1, index)
+        return _MAX_SHOWN
+
+    # Qt overrides
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ParentAboutToChange and self.parentWidget() is not None:
+            self.parentWidget().removeEventFilter(self)
+        elif event.type() == QEvent.Type.ParentChange and self.parentWidget() is not None:
+            self.parentWidget().installEventFilter(self)
+        return super().event(event)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize and watched is self.parentWidget() and self._banners:
+            self._arrange()
+        return super().eventFilter(watched, event)

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QLabel,
+    QPlainTextEdit,
+    QPushButton,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.ui import severity
 from app.ui.banner import Banner, BannerStack
+from app.ui.push_button import PushButton
 from app.ui.severity import Severity, severity_of
 from app.ui.wrapped_label import WrappedLabel
 from engine.errors import EngineError
@@ -141,3 +150,31 @@ OWN_ERRORS = [kind for kind in EngineError.__subclasses__() if kind.__module__ =
 def test_errors_of_the_engine_look_like_errors_unless_a_setting_is_meant(code: str) -> None:
     expected = Severity.WARNING if code in ("setting", "context-full") else Severity.ERROR
     assert severity_of(code) is expected
+
+
+@pytest.mark.parametrize("size", [(640, 460), (420, 460), (1000, 700), (1600, 1000)])
+def test_notices_never_take_the_window_from_the_chat_and_none_of_them_is_cut(
+    qtbot, size: tuple[int, int]
+) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    column = QVBoxLayout(window)
+    column.setContentsMargins(0, 0, 0, 0)
+    stack = BannerStack(window)
+    chat = QWidget(window)
+    chat.setMinimumHeight(200)
+    column.addWidget(stack)
+    column.addWidget(chat, 1)
+    window.resize(1600, 1000)
+    window.show()
+    for number in range(5):
+        stack.show_notice(Notice(f"code-{number}", "The disk is full. " * 6, "Free some space on it. " * 4))
+    window.resize(*size)
+    QApplication.processEvents()
+    shown = [banner for banner in stack.findChildren(Banner) if not banner.isHidden()]
+    assert 1 <= len(shown) <= 3
+    assert len(shown) == 1 or stack.height() <= window.height() // 2
+    for label in (label for banner in shown for label in banner.findChildren(QLabel) if label.text()):
+        assert label.height() >= label.heightForWidth(label.width())
+    more = stack.findChild(PushButton, options=Qt.FindChildOption.FindDirectChildrenOnly)
+    assert more.text() == f"Show {5 - len(shown)} more"
