@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Signal
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
 
+from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
@@ -19,7 +20,7 @@ class EditStrip(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._icon = IconLabel("pencil", self, size=14, color="accent")
-        self._label = QLabel("Editing a message. The one before it is kept as a version.", self)
+        self._label = ElidedLabel("Editing a message; the old one is kept as a version", self)
         set_role(self._label, "small")
         self.cancel_button = QToolButton(self)
         self.cancel_button.setAccessibleName("Give up the edit")
