@@ -192,8 +192,8 @@ def _byte_level(data: GgufTokenizerData) -> TokenizerDefinition:
         merges.append(left, right)
     if not merges:
         raise TokenizerError(f"{_FILE} holds no merges (tokenizer.ggml.merges).", _DAMAGED_HINT)
-    model = BytePairModel(_vocabulary(data), merges, ignore_merges=pre.ignore_merges)
-    model.check(_FILE)
+    model = BytePairModel(_vocabulary(data), merges, ignore_merges=pre.ignore_merges, file=_FILE)
+    model.check()
     return _definition(
         data,
         model,
@@ -216,8 +216,9 @@ def _sentencepiece(data: GgufTokenizerData) -> TokenizerDefinition:
         unk_token=data.tokens[unknown] if data.token_types[unknown] == TokenType.UNKNOWN else None,
         fuse_unk=True,
         byte_fallback=True,
+        file=_FILE,
     )
-    model.check(_FILE)
+    model.check()
     prefix = data.add_space_prefix is not False
     return _definition(
         data,

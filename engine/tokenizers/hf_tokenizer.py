@@ -125,8 +125,9 @@ def _model(model: object, merges: MergeList, file: str) -> BytePairModel:
         fuse_unk=model.get("fuse_unk") is True,
         byte_fallback=model.get("byte_fallback") is True,
         ignore_merges=model.get("ignore_merges") is True,
+        file=file,
     )
-    result.check(file)
+    result.check()
     return result
 
 

@@ -51,8 +51,8 @@ def read_tiktoken(path: Path, files: HfTokenizerFiles) -> TokenizerDefinition:
         )
     vocab = _read_vocabulary(path)
     by_rank = sorted(vocab, key=vocab.__getitem__)
-    model = BytePairModel(vocab, merges_by_rank(by_rank), ignore_merges=True)
-    model.check(path.name)
+    model = BytePairModel(vocab, merges_by_rank(by_rank), ignore_merges=True, file=path.name)
+    model.check()
     return complete_definition(
         files,
         path.name,

@@ -23,7 +23,7 @@ of another thread: 10 ms).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,7 +108,7 @@ class Tokenizer:
         self._added_content = {token.id: token.content for token in added}
         self._bytes: dict[int, bytes] = {}
         control = [token.content for token in added if not token.is_spacing]
-        self._model = _build_model(definition.model.without(control))
+        self._model = _build_model(definition.model, control)
         self._normalizer = definition.normalizer
         self._pre_tokenizer = definition.pre_tokenizer
         self._encoders: dict[str, tokenizers.Tokenizer] = {}
@@ -202,7 +202,17 @@ class Tokenizer:
         return encoder
 
 
-def _build_model(model: BytePairModel) -> Any:
+def _build_model(model: BytePairModel, control: Collection[str]) -> Any:
+    """The library's model, which doesn't know the control tokens. Raises TokenizerError."""
+    bare = model.without(control)
+    try:
+        return _library_model(bare)
+    except TokenizerError:  # the library looks at all merges anyway, so they are looked at here only now
+        model.check_merges()
+        return _library_model(bare.with_possible_merges())
+
+
+def _library_model(model: BytePairModel) -> Any:
     from tokenizers.models import BPE
 
     merges: Any = model.merges  # the library's hints say a list of pairs, and it takes any sequence
