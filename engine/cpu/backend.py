@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
@@ -14,11 +15,12 @@ from engine.cpu.kv_kernels import kv_kernels
 from engine.cpu.layers import LayerRunner
 from engine.cpu.memory import failed_allocations_told
 from engine.cpu.model import ModelWeights, build_weights
+from engine.cpu.moe import MoeWeights
 from engine.cpu.ops import rms_norm
 from engine.cpu.page_pool import CpuPagePool
 from engine.cpu.paged_attention import DecodeStep, PrefillStep, Step
 from engine.cpu.paged_cache import PagedCache
-from engine.cpu.row_trial import try_rows
+from engine.cpu.row_trial import RowShapes, try_rows
 from engine.cpu.strip_weights import load_strips
 from engine.cpu.weights import load_parameters
 from engine.errors import Cancelled
@@ -60,8 +62,8 @@ class CpuBackend:
         self.description = f"CPU, {torch.get_num_threads()} threads, {_described(counts)}"
         self.weight_bytes = weights.num_bytes
         self._weights = weights
-        self._rows = try_rows(weights.layers, PREFILL_BLOCK)
-        self._runner = LayerRunner(spec.norm_eps, expert_rows=self._rows.expert)
+        mixes = any(isinstance(layer.feed_forward, MoeWeights) for layer in weights.layers)
+        self._runner = LayerRunner(spec.norm_eps, expert_rows=self._rows.expert if mixes else 1)
 
     @classmethod
     def load(
@@ -153,6 +155,11 @@ class CpuBackend:
         logits = self.decode(ids[0], cache.sequence, cache.pool, cancel=cancel)
         return logits[None] if all_logits else logits
 
+    @functools.cached_property
+    def _rows(self) -> RowShapes:
+        """Tried when they are first needed: that takes a good part of a second of a large model."""
+        return try_rows(self._weights.layers, PREFILL_BLOCK)
+
     def _prefill(
         self,
         tokens: torch.Tensor,
@@ -164,7 +171,9 @@ class CpuBackend:
         logits: list[torch.Tensor] = []
         last = torch.empty(0)
         while tokens.numel():
-            block, tokens = tokens.tensor_split([self._rows.block - sequence.length % PAGE])
+            filled = sequence.length % PAGE
+            most = PAGE if filled + len(tokens) <= PAGE else self._rows.block
+            block, tokens = tokens.tensor_split([most - filled])
             step = PrefillStep(pool, sequence, len(block))
             hidden = torch.zeros(step.num_rows, self.spec.hidden_size)
             hidden[step.valid] = self._weights.embedding.rows(block)

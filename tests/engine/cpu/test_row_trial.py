@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,8 +10,8 @@ import torch
 
 from engine.cpu.backend import PREFILL_BLOCK, CpuBackend
 from engine.cpu.matrices import Matrix
-from engine.cpu.model import DenseWeights, ModelWeights
-from engine.cpu.row_trial import try_rows
+from engine.cpu.model import DenseWeights, LayerWeights, ModelWeights
+from engine.cpu.row_trial import RowShapes, try_rows
 from engine.kv_geometry import PAGE
 
 
@@ -85,3 +85,26 @@ def test_prompts_in_pieces_give_the_same_bits_all_the_same(
         for a, b in [(0, 30), (30, 31), (31, 128), (128, 200)]
     ]
     assert torch.equal(torch.cat(pieces), whole)
+
+
+def test_shapes_are_tried_at_the_first_prompt_of_more_than_a_page(
+    load_backend: Callable[[str], CpuBackend],
+    some_ids: Callable[[int], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    def trying(layers: Sequence[LayerWeights], block: int) -> RowShapes:
+        tried.append(block)
+        return try_rows(layers, block)
+
+    monkeypatch.setattr("engine.cpu.backend.try_rows", trying)
+    sound = load_backend("tiny-qwen3")
+    backend = CpuBackend(sound.spec, sound._weights)
+    cache = backend.new_cache()
+    backend.forward(some_ids(PAGE - 1), cache)
+    backend.forward(some_ids(1), cache)
+    assert tried == []
+    for _ in range(2):
+        backend.forward(some_ids(PAGE + 1), cache)
+    assert tried == [PREFILL_BLOCK]
