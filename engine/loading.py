@@ -19,7 +19,7 @@ from engine.checkpoints.model_folder import ModelFolder
 from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
 from engine.conversation_states import open_states
-from engine.cpu import kv_ir, strip_ir, swiglu_ir
+from engine.cpu import code_ir, kv_ir, strip_ir, swiglu_ir
 from engine.cpu.compiler import begin_compiling
 from engine.cpu.memory import available_bytes, check_weights_fit
 from engine.errors import Cancelled
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from engine.cpu.backend import CpuBackend
 
 _FORMS = {"native": "as they are stored", "q8": "as 8-bit strips", "q4": "as 4-bit strips"}
-_CHECK_TOKENS = 8  # of the self-check
+_CHECK_TOKENS = 4  # of the self-check
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,27 @@ def _load(
     begin_runtime()
     resolved, notices = _resolve(folder, config)
     packed = resolved.weights != "native"
-    begin_compiling(_kernel_texts(resolved.kv, strips=packed or _has_strips(folder)))
-    tokenizer = load_tokenizer(folder.tokenizer)
-    template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
-    _stop_if(cancel)
-    ids = _calibration_ids(folder, resolved.weights, tokenizer)
+    begin_compiling(_kernel_texts(resolved, strips=packed or _has_strips(folder)))
     model = model_identity(folder)
-    shelf = _shelf(folder, model, resolved, ids) if packed else None
-    backend = _load_backend(
-        folder, resolved, calibration_ids=ids, shelf=shelf, on_progress=on_progress, cancel=cancel
-    )
+    with ExitStack() as reading:
+
+        def begin_shelf(calibration_ids: Sequence[int]) -> StripShelf:
+            found = _shelf(folder, model, resolved, calibration_ids)
+            reading.callback(found.close)
+            found.begin(lambda: _stop_if(cancel))
+            return found
+
+        # What is kept is read beside all that follows. Of 4-bit codes the tokenizer says which they are.
+        shelf = begin_shelf([]) if resolved.weights == "q8" else None
+        tokenizer = load_tokenizer(folder.tokenizer)
+        template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
+        _stop_if(cancel)
+        ids = _calibration_ids(folder, resolved.weights, tokenizer)
+        if packed and shelf is None:
+            shelf = begin_shelf(ids)
+        backend = _load_backend(
+            folder, resolved, calibration_ids=ids, shelf=shelf, on_progress=on_progress, cancel=cancel
+        )
     on_progress(LoadProgress(LoadStage.CHECK))
     check_notices = _self_check(backend, resolved.kv, cancel)
     states = open_states(
@@ -145,27 +156,23 @@ def _load_backend(
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> CpuBackend:
-    """Brings torch in, and the weights. Strips that are kept are read meanwhile."""
-    with ExitStack() as reading:
-        if shelf is not None:
-            reading.callback(shelf.close)
-            shelf.begin(lambda: _stop_if(cancel))
-        on_progress(LoadProgress(LoadStage.RUNTIME))
-        prepare_runtime(config.threads)
-        _stop_if(cancel)
-        from engine.cpu.backend import CpuBackend
+    """Brings torch in, and the weights."""
+    on_progress(LoadProgress(LoadStage.RUNTIME))
+    prepare_runtime(config.threads)
+    _stop_if(cancel)
+    from engine.cpu.backend import CpuBackend
 
-        return CpuBackend.load(
-            folder.spec,
-            folder.parameters,
-            folder.tensors,
-            weights=config.weights,
-            group=config.weight_group,
-            calibration_ids=calibration_ids,
-            shelf=shelf,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+    return CpuBackend.load(
+        folder.spec,
+        folder.parameters,
+        folder.tensors,
+        weights=config.weights,
+        group=config.weight_group,
+        calibration_ids=calibration_ids,
+        shelf=shelf,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
 
 
 def _summary(
@@ -227,15 +234,22 @@ def _digest(ids: Sequence[int]) -> str:
     return hashlib.blake2b(text, digest_size=16).hexdigest() if ids else ""
 
 
-def _kernel_texts(kv_format: KvFormat, *, strips: bool) -> list[str]:
-    """The kernels that the CPU backend is going to ask for."""
-    texts = [swiglu_ir.kernel_text(), kv_ir.kernel_text(kv_format)]
-    return [strip_ir.kernel_text(), *texts] if strips else texts
+def _kernel_texts(config: ResolvedConfig, *, strips: bool) -> list[str]:
+    """The kernels that the CPU backend is going to ask for. What chooses codes comes last: it is asked for
+    only where there are none.
+    """
+    texts = [swiglu_ir.kernel_text(), kv_ir.kernel_text(config.kv)]
+    if strips:
+        texts.insert(0, strip_ir.kernel_text())
+    return [*texts, code_ir.kernel_text()] if config.weights == "q4" else texts
 
 
 def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event | None) -> tuple[Notice, ...]:
-    """Runs a few fixed tokens, several at once and one alone, over such a cache as answers use. Raises
-    ComputeFaultError when logits aren't numbers.
+    """Runs a few fixed tokens over such a cache as answers use. Raises ComputeFaultError when logits aren't
+    numbers.
+
+    One after the other: together they would cost as much as the whole page that a prompt of any length fills.
+    What is computed of real prompts is checked anyway.
 
     A model that answers the same to everything may be sound (some are made for tests so), so that is only
     told.
@@ -245,9 +259,7 @@ def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event |
     vocab_size = backend.spec.vocab_size
     ids = [(2 * i + 1) * vocab_size // (2 * _CHECK_TOKENS) for i in range(_CHECK_TOKENS)]
     cache = backend.new_cache(kv_format)
-    first = backend.forward(ids[:-1], cache, all_logits=True, cancel=cancel)
-    last = backend.forward(ids[-1:], cache, all_logits=True, cancel=cancel)
-    logits = torch.cat((first, last))
+    logits = torch.stack([backend.forward([token], cache, cancel=cancel) for token in ids])
     check_finite(logits)
     if vocab_size > 1 and len(set(logits.argmax(-1).tolist())) == 1:
         return (
