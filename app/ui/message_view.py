@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from app.worker import AnswerDelta
 
 
-WAITING_WORDS = "Waits until the answer in another chat has been written"
+WAITING_WORDS = "Waits for its turn: the model writes one answer at a time"
 
 
 class MessageView(QWidget):
