@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import EngineError
 from engine.kv_geometry import PAGE, KvGeometry, pages_for
 from engine.states.kv_file import KvKey
 from engine.states.kv_folder import KvFolder
@@ -110,7 +111,7 @@ class SelfTest:
         self._cold = self._turn(self._store(), "cold", self._ids)
 
     def run(self) -> Iterator[Check]:
-        """All checks, each when it is done."""
+        """All checks, each when it is done. Raises EngineError where no file can be written."""
         ids, other = self._ids, self._other
         for size in PIECES:
             yield self._check(f"pieces of {size}", self._turn(self._store(), "a", ids, piece=size), 0)
@@ -181,7 +182,7 @@ class SelfTest:
         store = self._store(slots=1, ram_budget=0, folder=self._new_folder())
         self._turn(store, "a", self._ids[:cut])
         self._turn(store, "b", self._other)
-        store.wait()
+        _wait_for_files(store)
         return self._turn(store, "a", self._ids)
 
     def _after_restart(self, cut: int) -> _Turn:
@@ -189,7 +190,7 @@ class SelfTest:
         store = self._store(folder=folder)
         self._turn(store, "a", self._ids[:cut])
         store.close()
-        store.wait()
+        _wait_for_files(store)
         return self._turn(self._store(folder=folder), "a", self._ids)
 
     def _without_slot(self, cut: int) -> _Turn:
@@ -229,7 +230,7 @@ class SelfTest:
             self._turn(store, "a", self._ids[:cut] + self._other[cut:])
         if park:
             self._turn(store, "c", self._other)
-            store.wait()
+            _wait_for_files(store)
         return self._turn(store, "b" if fork else "a", self._ids)
 
     def _by_turns(self, ids: Sequence[int], other: Sequence[int]) -> _Turn:
@@ -324,6 +325,14 @@ class SelfTest:
         self._num_folders += 1
         key = KvKey("selftest", "selftest", self._geometry)
         return KvFolder(self._folder / str(self._num_folders), key, context=TEXT_TOKENS)
+
+
+def _wait_for_files(store: StateStore) -> None:
+    """Raises EngineError where nothing can be written: then there is nothing to compare."""
+    store.wait()
+    for notice in store.take_notices():
+        if notice.code == "states-not-kept":
+            raise EngineError(notice.message, notice.hint)
 
 
 def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:

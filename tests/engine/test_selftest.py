@@ -14,6 +14,7 @@ from engine.checkpoints.model_folder import open_model
 from engine.config import WeightFormat
 from engine.cpu.backend import CpuBackend
 from engine.cpu.page_pool import CpuPagePool
+from engine.errors import EngineError
 from engine.kv_geometry import PAGE, KvFormat, KvGeometry
 from engine.selftest import PIECES, TEXT_TOKENS, Check, SelfTest
 from engine.states.pages import PageLedger
@@ -123,3 +124,10 @@ def test_results_are_told_as_numbers() -> None:
         "ok": False,
         "apart": "keys or values of layer 0",
     }
+
+
+def test_a_full_disk_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.states.kv_folder.LEAST_FREE_BYTES", 2**62)
+    found = checks(load("tiny-qwen2"), tmp_path)
+    with pytest.raises(EngineError, match="disk of .* is full.* Free some space there"):
+        assert all(check.ok for check in found)
