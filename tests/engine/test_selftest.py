@@ -129,5 +129,5 @@ def test_results_are_told_as_numbers() -> None:
 def test_a_full_disk_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.states.kv_folder.LEAST_FREE_BYTES", 2**62)
     found = checks(load("tiny-qwen2"), tmp_path)
-    with pytest.raises(EngineError, match="disk of .* is full.* Free some space there"):
+    with pytest.raises(EngineError, match=r"disk of .* is full.* Free some space there"):
         assert all(check.ok for check in found)
