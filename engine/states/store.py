@@ -185,15 +185,14 @@ class StateStore:
         return tuple(self._row(state) for state in states)
 
     def close(self) -> None:
-        """Has everything written that is idle, for the next start, and frees pool and memory. The writing
-        goes on behind it, see `wait`. The store is of no use afterwards.
+        """Has everything written, for the next start, and frees pool and memory; what is being answered is
+        taken as it is. The writing goes on behind it, see `wait`. The store is of no use afterwards.
         """
         self._settle()
-        self._parking.keep(self._idle.values())
-        self._idle.clear()
-        self._current.clear()
         for lease in list(self._leases):
             self.give_back(lease)
+        self._parking.keep(self._idle.values())
+        self._idle.clear()
         del self._residence  # and with it backend and pool, for whose memory somebody else may be waiting
 
     def wait(self) -> None:

@@ -440,6 +440,24 @@ class TestPlaces:
         for name, start in (("a", 1), ("b", 2), ("c", 3)):
             assert answer(store, name, [start, *TEXT[:151]]).reused == 151
 
+    def test_what_is_being_answered_at_the_end_is_kept_as_far_as_it_came(
+        self, make: Make, tmp_path: Path
+    ) -> None:
+        store = make()
+        answer(store, "a", TEXT[:100])
+        store.close()
+        store = make()
+        again = read(store, "a", TEXT[:150])
+        forgotten = read(store, "b", [1, *TEXT[:150]])
+        nameless = read(store, "", [2, *TEXT[:150]])
+        store.forget("b")
+        store.close()
+        for lease in (again, forgotten, nameless):
+            store.give_back(lease)
+        store = make()
+        assert list(places(store)) == ["a"]
+        assert answer(store, "a", TEXT[:151]).reused == 150
+
     def test_another_model_finds_nothing_and_says_why(self, make: Make) -> None:
         store = make()
         answer(store, "a", TEXT[:150])
@@ -495,13 +513,16 @@ class TestPlaces:
         assert list(kept) == ["d", "c"]
 
     def test_a_copy_in_memory_is_written_again_when_its_file_had_to_make_room(
-        self, make: Make, tmp_path: Path
+        self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        may_end = threading.Event()
+        monkeypatch.setattr(PartFile, "sync", lambda file: may_end.wait(60) and None)
         store = make(slots=1, ram=3 * GEOMETRY.page_bytes)
         for name, start in (("a", 1), ("b", 2), ("c", 3)):
             answer(store, name, [start, *TEXT[:150]])
-        store.wait()
         store.forget("b")
+        may_end.set()
+        store.wait()
         assert places(store) == {"a": "ram", "c": "pool"}
         [path] = (tmp_path / "states").iterdir()
         path.unlink()
