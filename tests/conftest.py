@@ -14,8 +14,8 @@ import starter_model
 # Before any test imports Qt or a library that reads it. Who wants to see the windows names another platform.
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ["HF_HUB_OFFLINE"] = "1"
-# As `engine.runtime` has it, for tests that import torch by themselves: threads that spin while they wait take
-# the cores from other work, and beside some of it tests then run many times slower.
+# As `engine.runtime` has it, for tests that import torch by themselves: threads that spin while they wait
+# take the cores from other work, and beside some of it tests then run many times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # Where the starter model really is: looked up before the user's folders are hidden from the tests.
