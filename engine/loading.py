@@ -109,9 +109,10 @@ def _load(
         )
     on_progress(LoadProgress(LoadStage.CHECK))
     check_notices = _self_check(backend, resolved.kv, cancel)
+    keep_states = config.keep_states and model_identity(folder) == model  # else they changed meanwhile
     states = open_states(
         backend,
-        model=model if model_identity(folder) == model else "",  # its files were changed while they were read
+        model=model if keep_states else "",
         numerics=_numerics(resolved, ids),
         kv=resolved.kv,
         context=resolved.context,

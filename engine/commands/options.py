@@ -72,6 +72,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         vram_budget=options.vram_budget,
         slots=options.slots,
         threads=options.threads,
+        keep_states=False,  # what a command prints doesn't depend on what was said in the window
     )
 
 

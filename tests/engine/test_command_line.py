@@ -122,6 +122,14 @@ class TestGenerate:
 
         assert (tokens("tiny-qwen2"), tokens("tiny-mistral-sw")) == (1, 2)
 
+    def test_a_command_neither_reads_nor_leaves_what_conversations_keep(
+        self, command: Command, write: Write, user_folders: Path
+    ) -> None:
+        arguments = ("generate", MODEL, "--ids", write(json.dumps([PROMPT["ids"]])), "--max-new", 2, "--json")
+        outcomes = [command(*arguments, "--one-conversation", *CPU) for _ in range(2)]
+        assert [outcome.json["outputs"][0]["prefill"]["reused"] for outcome in outcomes] == [0, 0]
+        assert list(user_folders.rglob("states")) == []
+
     def test_turns_of_one_conversation_are_read_once(self, command: Command, write: Write) -> None:
         ids = PROMPT["ids"]
         lists = write(json.dumps([ids, [*ids, 7, 8]]))
