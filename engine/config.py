@@ -30,4 +30,4 @@ class EngineConfig:
     vram_budget: int | None = None  # bytes
     slots: int = DEFAULT_SLOTS
     threads: int | None = None
-    keep_states: bool = True  # on disk, so that conversations go on at the next start without being read again
+    keep_states: bool = True  # on disk: the next start goes on without reading conversations again
