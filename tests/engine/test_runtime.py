@@ -53,6 +53,15 @@ def test_begun_early_it_is_there_all_the_same() -> None:
     assert run(code) == "2 1"
 
 
+def test_other_libraries_are_there_before_those_of_torch_begin_to_come() -> None:
+    """Loading one meanwhile would wait for them, with the interpreter's lock held."""
+    code = (
+        "import engine.runtime as r, sys; there = lambda: {'numpy', 'tokenizers'} <= sys.modules.keys(); "
+        "r._preload_libraries = lambda: print(there()); print(there()); r.begin_runtime()"
+    )
+    assert run(code) == "False\nTrue"
+
+
 @pytest.mark.parametrize("setting", ["enable", "disable"])
 def test_garbage_is_collected_afterwards_if_it_was_before(setting: str) -> None:
     """The window collects its own at times that it chooses."""
