@@ -92,12 +92,13 @@ class Calibration:
         return found.statistics()
 
     def hidden_statistics(self, norm: torch.Tensor, eps: float) -> InputStatistics | None:
-        """Those of the head: the hidden states as they are now, behind the final norm."""
+        """Those of the head: the hidden states as they are now, behind the final norm. Frees them."""
         from engine.cpu.ops import rms_norm
 
         observer = InputObserver(norm.shape[-1], widest_block=self._widest_block)
         for hidden in self._segments:
             observer.add(rms_norm(hidden, norm, eps))
+        self._segments = ()
         return observer.statistics()
 
 

@@ -2,7 +2,7 @@
 
 Each layer is read as it is stored, the calibration text goes through it (4 bits only: 8 lose next to nothing
 anyway), its matrices become strips, and what was read is freed. So the most that is ever held is the strips
-and one layer, or the head.
+and one layer, or the head. A head in a GGUF type's blocks becomes numbers some rows at a time.
 
 Which parameter takes which form is told in `engine.weights.packing`.
 """
@@ -10,18 +10,18 @@ Which parameter takes which form is told in `engine.weights.packing`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from engine.checkpoints.foreign_files import shown
-from engine.cpu.calibration import Calibration, LayerStatistics, effort_for
+from engine.cpu.calibration import Calibration, effort_for
 from engine.cpu.code_kernel import improve
 from engine.cpu.load_meter import LoadMeter
 from engine.cpu.matrices import Embedding, RowLookup, StripRows
 from engine.cpu.model import ModelWeights, build_layer, build_weights
-from engine.cpu.strip_kernels import strip_kernels
+from engine.cpu.packing_notices import packing_notices
 from engine.cpu.weights import ParameterFiller, stored_type
 from engine.errors import ModelFileError
 from engine.models.spec import ModelSpec, Parameter
@@ -29,6 +29,7 @@ from engine.notices import Notice
 from engine.progress import ProgressCallback
 from engine.runtime import release_memory
 from engine.weights.calibrated_strip import calibrated_strip
+from engine.weights.gguf_blocks import BlockMatrix
 from engine.weights.input_statistics import InputStatistics
 from engine.weights.packing import (
     EmbeddingForm,
@@ -39,7 +40,7 @@ from engine.weights.packing import (
     strip_rows,
     tied_head,
 )
-from engine.weights.quantise import LARGEST_WEIGHT
+from engine.weights.quantise import LARGEST_WEIGHT, WeightRows
 from engine.weights.sizes import MatrixCounts
 from engine.weights.source import BlockSource, StoredStrip, StripSource, TensorInfo, TensorSource
 from engine.weights.stored_strips import matrices_of, members_of
@@ -173,50 +174,26 @@ class _StripLoader:
             prefix = f"layers.{index}."
             own = [each for each in self._parameters.values() if each.name.startswith(prefix)]
             self._read(own)
-            statistics: LayerStatistics = {}
+            statistics: dict[str, Sequence[InputStatistics | None]] = {}
             if calibration is not None:
-                statistics = calibration.run(build_layer(index, layer, self._tensors, strips=self._strips))
+                held = build_layer(index, layer, self._tensors, strips=self._strips)
+                statistics.update(calibration.run(held))
+                del held
             for parameter in own:
                 if is_strip(parameter.name):
-                    self._quantise(parameter, statistics.get(parameter.name.removeprefix(prefix)))
-        release_memory()  # the head is often the largest matrix, and it needs room as float32
-        self._load_head(calibration)
+                    self._quantise(parameter, statistics.pop(parameter.name.removeprefix(prefix), None))
+            if not self._shelf.filled:
+                release_memory()  # small pieces of what is gone: in all more than 100 MB of a small model
+        self._load_head(lookup, calibration)
         stored = "embed" in self._tensors
         weights = build_weights(spec, self._tensors, self._strips, lookup=None if stored else lookup)
-        return LoadedStrips(weights, MatrixCounts(**self._counts), tuple(self._notices()))
+        return LoadedStrips(weights, MatrixCounts(**self._counts), self._notices())
 
-    def _notices(self) -> Iterator[Notice]:
-        kept, total = self._counts["native"], sum(self._counts.values())
-        if kept and self._bits is not None:
-            yield Notice(
-                "matrices-not-packed",
-                f"{kept} of {total} matrices stay as they are stored, because their rows don't divide into "
-                f"groups of {BLOCK}.",
-            )
-        if self._narrow:
-            yield Notice(
-                "matrices-in-small-groups",
-                f"{self._narrow} of {total} matrices have a scale for every {BLOCK} inputs, because their "
-                f"rows don't divide into groups of {self._group}.",
-            )
-        if self._counts["q4"] and self._bits == 8:
-            yield Notice(
-                "matrices-stay-packed",
-                f"{self._counts['q4']} of {total} matrices are stored with 4 bits and stay so: with 8 they "
-                "would be the same numbers in more memory.",
-            )
-        if self._not_kept:
-            yield Notice(
-                "matrices-packed-anew",
-                f"{self._not_kept} of {total} matrices can't be kept exactly as they are stored, so they are "
-                "packed anew; answers hardly show it.",
-            )
-        if strip_kernels() is None:
-            yield Notice(
-                "strip-kernels-missing",
-                "The fast products for packed weights can't be compiled here, so answers come slower.",
-                "Install the package llvmlite, 0.45 or newer, or choose native weights.",
-            )
+    def _notices(self) -> tuple[Notice, ...]:
+        counts = MatrixCounts(**self._counts)
+        return packing_notices(
+            counts, self._bits, group=self._group, narrow=self._narrow, not_kept=self._not_kept
+        )
 
     def _load_embedding(self) -> RowLookup:
         embed = self._parameters["embed"]
@@ -235,7 +212,7 @@ class _StripLoader:
         self._read_tensor(embed)
         return Embedding(self._tensors["embed"])
 
-    def _load_head(self, calibration: Calibration | None) -> None:
+    def _load_head(self, lookup: RowLookup, calibration: Calibration | None) -> None:
         tied = self._spec.tied_embeddings
         head = tied_head(self._parameters) if tied else self._parameters["head"]
         self._read([self._parameters["final_norm"]])
@@ -244,6 +221,10 @@ class _StripLoader:
         statistics = None
         if calibration is not None:
             statistics = calibration.hidden_statistics(self._tensors["final_norm"], self._spec.norm_eps)
+        blocks = self._head_blocks(head, lookup)
+        if blocks is not None:
+            self._keep(head.name, self._quantised(head, [blocks], [statistics]))
+            return
         if tied and "embed" in self._tensors:
             self._tensors["head"] = self._tensors["embed"]
             self._meter.advance(_READING * self._num_bytes(head))
@@ -252,6 +233,22 @@ class _StripLoader:
         self._quantise(head, [statistics])
         if tied:
             self._tensors.pop("head", None)
+
+    def _head_blocks(self, head: Parameter, lookup: RowLookup) -> BlockMatrix | None:
+        """The head in a GGUF type's blocks, where it becomes a strip: as float32 it would often be what a
+        load needs most memory for.
+        """
+        if self._form(head) is None:
+            return None
+        if self._spec.tied_embeddings and isinstance(lookup, BlockMatrix):
+            self._meter.advance(_READING * self._num_bytes(head))
+            return lookup
+        source, [piece] = self._source, head.pieces
+        if "embed" in self._tensors and self._spec.tied_embeddings:
+            return None
+        if not isinstance(source, BlockSource) or not self._infos[piece.source].blocks:
+            return None
+        return source.read_blocks(piece.source, lambda count: self._meter.advance(_READING * count))
 
     def _calibration(self, lookup: RowLookup, ids: Sequence[int]) -> Calibration | None:
         if self._bits != 4 or self._shelf.filled or not ids:
@@ -327,20 +324,31 @@ class _StripLoader:
             return
         weight = self._tensors[parameter.name]
         stack = weight if weight.ndim == 3 else weight[None]
-        form = self._form(parameter)
-        if form is None:
+        if self._form(parameter) is None:
             self._counts["native"] += len(stack)
             return
+        rows = list(strip_rows(self._spec, parameter))
+        inputs = statistics if statistics is not None else [None] * len(stack)
+        members = [part for matrix in stack for part in matrix.split(rows)]
+        strips = self._quantised(parameter, members, [each for each in inputs for _ in rows])
+        self._keep(parameter.name, strips)
+        del self._tensors[parameter.name]
+
+    def _quantised(
+        self,
+        parameter: Parameter,
+        members: Sequence[WeightRows],
+        statistics: Sequence[InputStatistics | None],
+    ) -> list[Strip]:
+        """A strip of each member of its matrices. Raises ModelFileError with the tensor's name."""
+        form = self._form(parameter)
+        assert form is not None
         # With None it is a stored strip that turned out to be none: 8 bits lose least.
         bits: Bits = 8 if self._bits is None else self._bits
-        inputs = statistics if statistics is not None else [None] * len(stack)
-        bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / (len(stack) * stack.shape[1])
+        num_rows = sum(member.shape[0] for member in members)
+        bytes_per_row = (1 - _READING) * self._num_bytes(parameter) / num_rows
         strips = []
-        rows = list(strip_rows(self._spec, parameter))
-        members = (
-            (part, each) for matrix, each in zip(stack, inputs, strict=True) for part in matrix.split(rows)
-        )
-        for matrix, each in members:
+        for matrix, each in zip(members, statistics, strict=True):
             try:
                 strip = calibrated_strip(
                     matrix,
@@ -355,8 +363,7 @@ class _StripLoader:
                 name = self._bad_tensor(parameter)
                 raise ModelFileError(f"{name}: {error.message}", "Download the model again.") from error
             strips.append(strip)
-        self._keep(parameter.name, strips)
-        del self._tensors[parameter.name]
+        return strips
 
     def _form(self, parameter: Parameter) -> StoredStrip | None:
         return strip_form(parameter, self._infos, bits=self._bits, group=self._group)

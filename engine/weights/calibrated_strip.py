@@ -10,15 +10,14 @@ from engine.weights.quantise import quantise
 from engine.weights.strips import Bits, Group, Strip
 
 if TYPE_CHECKING:
-    import torch
-
     from engine.weights.input_statistics import InputStatistics
+    from engine.weights.quantise import WeightRows
 
 _SWEEP_WORK = 1.0  # how much longer one sweep over the codes takes than the search for scales
 
 
 def calibrated_strip(
-    weight: torch.Tensor,
+    weight: WeightRows,
     statistics: InputStatistics | None,
     *,
     bits: Bits,
@@ -45,7 +44,7 @@ def calibrated_strip(
     if not descends:
         return strip
     assert statistics is not None
-    rows = (1 - search) * len(weight)
+    rows = (1 - search) * weight.shape[0]
     return descend(
         weight,
         strip,

@@ -22,12 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.weights.strips import LARGEST_CODE, SMALLEST_CODE, Strip, codes_of, pack, scales_fit
+from engine.weights.strips import LARGEST_CODE, SMALLEST_CODE, Strip, pack, scales_fit, unpack
 
 if TYPE_CHECKING:
     import torch
 
     from engine.weights.input_statistics import InputStatistics
+    from engine.weights.quantise import WeightRows
 
 _ROWS = 4096  # at a time: long enough for steps over one input of all rows, and of 16 MB a block
 # What is added to the diagonal of H, in parts of its mean: the less, the more tokens were seen.
@@ -64,7 +65,7 @@ Improve = Callable[
 
 
 def descend(
-    weight: torch.Tensor,
+    weight: WeightRows,
     strip: Strip,
     statistics: InputStatistics,
     *,
@@ -84,26 +85,31 @@ def descend(
     assert statistics.moments is not None
     narrow = torch.float16 if scales_fit(strip, torch.float16) else torch.float32
     damping = _DAMPING + _DAMPING_TOKENS / statistics.num_tokens
-    codes, scales = codes_of(strip), strip.scales.clone()
-    first = 0
-    for moments in statistics.moments:
-        columns = slice(first, first + len(moments))
-        groups = slice(columns.start // strip.group, columns.stop // strip.group)
-        first = columns.stop
-        block = _Block(moments, damping, group=strip.group, narrow=narrow, improve=improve)
-        for start in range(0, strip.rows, _ROWS):
-            rows = slice(start, min(start + _ROWS, strip.rows))
-            share = len(moments) * (rows.stop - start) / (strip.rows * strip.columns)
+    blocks = [
+        _Block(moments, damping, group=strip.group, narrow=narrow, improve=improve)
+        for moments in statistics.moments
+    ]
+    packed, scales = torch.empty_like(strip.codes), strip.scales.clone()
+    for start in range(0, strip.rows, _ROWS):
+        rows = slice(start, min(start + _ROWS, strip.rows))
+        wanted, codes = weight[rows], unpack(strip.codes[rows])
+        first = 0
+        for block in blocks:
+            columns = slice(first, first + block.width)
+            groups = slice(columns.start // strip.group, columns.stop // strip.group)
+            first = columns.stop
+            share = block.width * len(codes) / (strip.rows * strip.columns)
             found, found_scales = block.descend(
-                weight[rows, columns].t(),
-                codes[rows, columns].t().contiguous().float(),
+                wanted[:, columns].t(),
+                codes[:, columns].t().contiguous().float(),
                 scales[rows, groups].t().contiguous(),
                 sweeps=sweeps,
                 on_share=lambda part, share=share: on_share(part * share),  # type: ignore[misc]
             )
-            codes[rows, columns] = found.t().to(torch.int8)
+            codes[:, columns] = found.t().to(torch.int8)
             scales[rows, groups] = found_scales.t()
-    return Strip(4, strip.group, pack(codes), scales)
+        packed[rows] = pack(codes)
+    return Strip(4, strip.group, packed, scales)
 
 
 class _Block:
@@ -112,6 +118,7 @@ class _Block:
     def __init__(
         self, moments: torch.Tensor, damping: float, *, group: int, narrow: torch.dtype, improve: Improve
     ) -> None:
+        self.width = len(moments)
         self._moments = moments.clone()
         # Where all inputs are 0, any codes will do: only the division has to have a result.
         self._moments.diagonal().add_(damping * float(moments.diagonal().mean()) + 1e-30)

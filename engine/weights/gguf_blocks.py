@@ -28,10 +28,21 @@ class BlockMatrix:
     def num_bytes(self) -> int:
         return self.raw.nbytes
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.raw.shape[0], self.columns
+
+    def __getitem__(self, rows: slice, /) -> torch.Tensor:
+        """Neighbouring rows as `rows` gives them, without a copy of their blocks."""
+        return self._numbers(self.raw[rows])
+
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """ids (T,) int64 -> a new float32 (T, K), bit for bit what dequantising the whole gives."""
+        return self._numbers(self.raw.index_select(0, ids))
+
+    def _numbers(self, raw: torch.Tensor) -> torch.Tensor:
         import torch
 
-        found = torch.empty(len(ids), self.columns)
-        dequantize_into(found.view(-1).numpy(), self.raw.index_select(0, ids).view(-1).numpy(), self.dtype)
+        found = torch.empty(len(raw), self.columns)
+        dequantize_into(found.view(-1).numpy(), raw.view(-1).numpy(), self.dtype)
         return found

@@ -57,7 +57,9 @@ class InputObserver:
         count = self.num_tokens
         if count == 0 or not bool(self._squares.isfinite().all()):
             return None
-        moments = [_mirrored(total.div_(count)) for total in self._moments]
+        moments = []
+        while self._moments:  # each is freed as soon as there is what it became
+            moments.append(_mirrored(self._moments.pop(0).div_(count)))
         usable = bool(moments) and all(bool(each.isfinite().all()) for each in moments)
         return InputStatistics(self._squares / count, moments if usable else None, count)
 

@@ -19,9 +19,9 @@ Every step works on single numbers or adds them in an order that is written out,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import ModelFileError
 from engine.weights.strips import LARGEST_CODE, Bits, Group, Strip, check_width
@@ -44,8 +44,17 @@ _SMALLEST_NORMAL = 2.0**-14  # of float16
 _LARGEST_PLAIN = 2.0**15  # scales above the plain one are tried, too, and 65504 is the end
 
 
+class WeightRows(Protocol):
+    """A matrix (N, K) of which some rows at a time are looked at: a tensor, or what makes them then."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def __getitem__(self, rows: slice, /) -> torch.Tensor: ...
+
+
 def quantise(
-    weight: torch.Tensor,
+    weight: WeightRows,
     *,
     bits: Bits,
     group: Group = 32,
@@ -69,26 +78,30 @@ def quantise(
     on_rows: called on this thread with how many more rows are finished, every few milliseconds and at first
     with 0. What it raises ends the work: nothing of it goes on in the background.
 
-    Beside the strip it takes less than 32 bytes for each of CHUNK_ELEMENTS inputs (or of one row, where
-    that is more) and thread.
+    Beside the strip and `weight` it takes less than 32 bytes for each of CHUNK_ELEMENTS inputs (or of one
+    row, where that is more) and thread.
 
     Raises ModelFileError for weights that are no numbers or are beyond LARGEST_WEIGHT (the caller names the
     tensor), and ValueError where K isn't a multiple of `group`.
     """
     import torch
 
-    assert weight.is_floating_point()
     num_rows, num_inputs = weight.shape
     check_width(num_inputs, group)
     chunk_rows = max(1, min(num_rows, CHUNK_ELEMENTS // num_inputs))
     starts = range(0, num_rows, chunk_rows)
-    chunks = [weight[start : start + chunk_rows].detach() for start in starts]
+
+    def chunk(start: int) -> torch.Tensor:
+        found = weight[start : start + chunk_rows].detach()
+        assert found.is_floating_point()
+        return found
+
     codes = torch.empty(num_rows, num_inputs * bits // 8, dtype=torch.int8 if bits == 8 else torch.uint8)
     scales = torch.empty(num_rows, num_inputs // group)
-    num_threads = max(1, min(torch.get_num_threads(), len(chunks)))
+    num_threads = max(1, min(torch.get_num_threads(), len(starts)))
     with worker_threads(num_threads, "quantise") as pool:
         peak = 0.0
-        for found in pool.map(_peak, chunks):
+        for found in pool.map(lambda start: _peak(chunk(start)), starts):
             peak = max(peak, found)
             on_rows(0)
         if peak > LARGEST_WEIGHT:
@@ -96,9 +109,14 @@ def quantise(
         work = _Quantiser(
             bits, group, importance, _narrowing(scale_dtype, peak, bits), (chunk_rows, num_inputs)
         )
-        parts = (chunks, torch.split(codes, chunk_rows), torch.split(scales, chunk_rows))
-        for chunk, _ in zip(chunks, pool.map(work, *parts), strict=True):
-            on_rows(len(chunk))
+
+        def fill(start: int) -> int:
+            rows = slice(start, start + chunk_rows)
+            work(chunk(start), codes[rows], scales[rows])
+            return len(codes[rows])
+
+        for num_done in pool.map(fill, starts):
+            on_rows(num_done)
     return Strip(bits, group, codes, scales)
 
 

@@ -21,6 +21,7 @@ from engine.config import WeightFormat
 from engine.cpu import strip_weights
 from engine.cpu.backend import CpuBackend
 from engine.cpu.calibration import effort_for
+from engine.cpu.strip_matrix import StripMatrix
 from engine.cpu.strip_weights import load_strips
 from engine.errors import Cancelled, ModelFileError
 from engine.models.experts import ExpertLayout
@@ -522,6 +523,32 @@ def test_most_that_is_held_is_the_strips_and_a_layer(monkeypatch: pytest.MonkeyP
     head = stored([each for each in folder.parameters if each.name in ("head", "embed")])
     folder.tensors.close()
     assert max(waiting) <= max(layer, head)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("name", "tied"), [("tiny-qwen3", True), ("tiny-qwen2", False)])
+def test_a_head_in_blocks_is_never_dequantised_as_a_whole(
+    name: str, tied: bool, bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_model(write_gguf(name, tmp_path / "model.gguf", kind="Q5_0"))
+    assert folder.spec.tied_embeddings == tied
+    original, read = folder.tensors.read, list[str]()
+
+    def spy(name: str, on_bytes: OnBytes = unwatched) -> torch.Tensor:
+        read.append(name)
+        return original(name, on_bytes)
+
+    monkeypatch.setattr(folder.tensors, "read", spy)
+    backend = load(folder, bits)
+    assert "layers.0.mlp.down_proj.weight" in read
+    assert not {"embed_tokens.weight", "lm_head.weight"} & set(read)
+    stored = original("embed_tokens.weight" if tied else "lm_head.weight")
+    folder.tensors.close()
+    head = backend._weights.head
+    assert isinstance(head, StripMatrix)
+    expected = quantise(stored, bits=bits)  # type: ignore[arg-type]
+    assert torch.equal(head.strip.codes, expected.codes)
+    assert torch.equal(head.strip.scales, expected.scales)
 
 
 def test_larger_models_are_calibrated_with_less_work() -> None:

@@ -10,9 +10,12 @@ from gguf_files import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.weights.calibrated_strip import calibrated_strip
 from engine.weights.gguf_blocks import BlockMatrix
 from engine.weights.gguf_package import PLAIN_DTYPES, readable_dtypes
 from engine.weights.gguf_source import GgufSource
+from engine.weights.input_statistics import InputObserver
+from engine.weights.strips import Bits
 
 KINDS = sorted(readable_dtypes() - PLAIN_DTYPES)
 
@@ -49,6 +52,29 @@ def test_rows_are_those_of_the_whole_matrix_to_the_bit(
     assert found.shape == (len(picks), blocks * block_size)
     assert torch.equal(bits_of(found), bits_of(whole[ids]))
     assert matrix.num_bytes == raw.nbytes
+    assert matrix.shape == whole.shape
+    first, last = sorted(pick % (rows + 1) for pick in (*picks, 0, rows)[:2])
+    assert torch.equal(bits_of(matrix[first:last]), bits_of(whole[first:last]))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_strips_are_the_same_from_blocks_as_from_all_numbers_at_once(bits: Bits, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("engine.weights.quantise.CHUNK_ELEMENTS", 1000)
+    monkeypatch.setattr("engine.weights.code_descent._ROWS", 50)
+    kind = gguf.GGMLQuantizationType.Q5_0
+    raw = gguf.quants.quantize(np.random.default_rng(4).normal(size=(131, 96)).astype(np.float32), kind)
+    matrix = BlockMatrix(torch.from_numpy(raw), "Q5_0", 96)
+    observer = InputObserver(96, widest_block=256)
+    observer.add(torch.randn(300, 96, generator=torch.Generator().manual_seed(2)))
+    done: list[float] = []
+    found, expected = (
+        calibrated_strip(weight, observer_statistics, bits=bits, group=32, sweeps=2, on_rows=done.append)
+        for observer_statistics in [observer.statistics()]
+        for weight in (matrix, matrix[:])
+    )
+    assert torch.equal(found.codes, expected.codes)
+    assert torch.equal(bits_of(found.scales), bits_of(expected.scales))
+    assert sum(done) == pytest.approx(2 * 131)
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q8_0"])
