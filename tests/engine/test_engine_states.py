@@ -51,7 +51,8 @@ def load() -> Iterator[Load]:
 @pytest.fixture(scope="module")
 def cold() -> Iterator[Callable[[Sequence[int]], tuple[int, ...]]]:
     """Answers by an engine that keeps nothing: every prompt is read from its beginning."""
-    engine = Engine.load(open_model(MODEL), EngineConfig(device="cpu", weights="native"))
+    config = EngineConfig(device="cpu", weights="native", keep_states=False)
+    engine = Engine.load(open_model(MODEL), config)
 
     def cold_answer(prompt: Sequence[int]) -> tuple[int, ...]:
         finished = answer(engine, "", prompt)
