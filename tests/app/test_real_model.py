@@ -107,9 +107,13 @@ def test_pick_load_watch_stop_and_find_it_after_a_restart(
     assert (answer.text, answer.status) == (message.text, MessageStatus.STOPPED)
     wait_until_ready(qtbot, again)  # the model of the last time, without having been asked for
     again.controller.new_conversation()
-    with qtbot.waitSignal(again.controller.answer_finished, timeout=ANSWER_MS) as finished:
-        again.chat.send_requested.emit("What is the capital of France?")
-    message = finished.args[1]  # drawn with a seed of its own, so what it says is the model's affair
+    extended = QSignalSpy(again.controller.answer_extended)
+    finished = QSignalSpy(again.controller.answer_finished)
+    again.chat.send_requested.emit("What is the capital of France?")
+    qtbot.waitUntil(lambda: extended.count() > 5 or finished.count() > 0, timeout=ANSWER_MS)
+    again.controller.stop_answer()  # drawn with a seed of its own, a small model may go on and on
+    qtbot.waitUntil(lambda: finished.count() > 0, timeout=ANSWER_MS)
+    message = finished.at(0)[1]
     assert message.text.strip()
     assert message.status in (MessageStatus.COMPLETE, MessageStatus.STOPPED)
 
