@@ -83,8 +83,13 @@ def _load(
     cancel: threading.Event | None,
 ) -> LoadedModel:
     on_progress(LoadProgress(LoadStage.OPEN))
-    begin_runtime()
     resolved, notices = _resolve(folder, config)
+    # The library builds its vocabulary with the interpreter's lock held, and takes several times as long while
+    # others change the process's memory map: so nothing goes on beside it.
+    tokenizer = load_tokenizer(folder.tokenizer)
+    template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
+    _stop_if(cancel)
+    begin_runtime()
     packed = resolved.weights != "native"
     begin_compiling(_kernel_texts(resolved, strips=packed or _has_strips(folder)))
     model = model_identity(folder)
@@ -96,14 +101,8 @@ def _load(
             found.begin(lambda: _stop_if(cancel))
             return found
 
-        # What is kept is read beside all that follows. Of 4-bit codes the tokenizer says which they are.
-        shelf = begin_shelf([]) if resolved.weights == "q8" else None
-        tokenizer = load_tokenizer(folder.tokenizer)
-        template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
-        _stop_if(cancel)
         ids = _calibration_ids(folder, resolved.weights, tokenizer)
-        if packed and shelf is None:
-            shelf = begin_shelf(ids)
+        shelf = begin_shelf(ids) if packed else None  # what is kept is read beside all that follows
         backend = _load_backend(
             folder, resolved, calibration_ids=ids, shelf=shelf, on_progress=on_progress, cancel=cancel
         )
