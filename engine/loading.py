@@ -84,8 +84,8 @@ def _load(
 ) -> LoadedModel:
     on_progress(LoadProgress(LoadStage.OPEN))
     resolved, notices = _resolve(folder, config)
-    # The library builds its vocabulary with the interpreter's lock held, and takes several times as long while
-    # others change the process's memory map: so nothing goes on beside it.
+    # The library builds its vocabulary with the interpreter's lock held, and takes several times as long
+    # while others change the process's memory map: so nothing goes on beside it.
     tokenizer = load_tokenizer(folder.tokenizer)
     template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
     _stop_if(cancel)
