@@ -119,6 +119,7 @@ def test_refusal_because_of_an_answer_leaves_with_the_answer(
     qtbot.waitUntil(lambda: controller.model_state.phase is ModelPhase.READY)
     with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
         controller.send_message("Hi")
+    window.chat.transcript.work.run_to_end()
     answer = window.chat.transcript.views[-1].message_id
     gate = script.gates[0] = threading.Event()
     with qtbot.waitSignal(controller.answer_started):
@@ -152,6 +153,7 @@ def test_notice_of_an_answer_that_failed_leaves_with_the_next_one_in_that_chat(
     assert window.banners.notices() == told, "it is the other chat's"
     with qtbot.waitSignal(controller.conversation_opened):
         controller.open_conversation(first)
+    window.chat.transcript.work.run_to_end()  # its messages are built in slices
     with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda on: not on):
         controller.regenerate_answer(window.chat.transcript.views[-1].message_id)
     assert window.banners.notices() == ()
