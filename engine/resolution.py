@@ -17,6 +17,7 @@ from engine.runtime import default_threads
 from engine.weights.sizes import WeightBytes
 
 _MAX_THREADS = 1024
+_LEAST = {"context": 1, "slots": 1, "threads": 1, "vram_budget": 0}
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def resolve_config(
     sizes: of the model's weights in each format. available: bytes of memory that are free. stored_packed: the
     files have most weights packed already.
     """
+    check_config(config)
     if config.device == "cuda":
         raise SettingError(
             "The device 'cuda' is not available: this version computes on the CPU.", "Choose 'cpu' or 'auto'."
@@ -58,10 +60,21 @@ def resolve_config(
         kv="int8" if config.kv == "auto" else config.kv,
         activations="float",
         context=_context(config.context, spec),
-        slots=_at_least_one("slots", config.slots),
-        threads=_threads(config.threads),
+        slots=config.slots,
+        threads=default_threads() if config.threads is None else config.threads,
     )
     return resolved, tuple(_notices(config, resolved, stored_packed=stored_packed))
+
+
+def check_config(config: EngineConfig) -> None:
+    """Raises SettingError for numbers that make no sense with any model."""
+    weight_group(config)
+    for name, least in _LEAST.items():
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise SettingError(f"The setting {name} is {value}; it must be at least {least}.")
+    if config.threads is not None and config.threads > _MAX_THREADS:
+        raise SettingError(f"The setting threads is {config.threads}; at most {_MAX_THREADS} make sense.")
 
 
 def weight_group(config: EngineConfig) -> WeightGroup:
@@ -125,23 +138,9 @@ def _require_available(setting: str, value: str, available: tuple[str, ...]) -> 
 def _context(context: int | None, spec: ModelSpec) -> int:
     if context is None:
         return spec.context_length
-    if _at_least_one("context", context) > spec.context_length:
+    if context > spec.context_length:
         raise SettingError(
             f"The context is set to {context} tokens, but the model was made for {spec.context_length}.",
             f"Choose at most {spec.context_length}.",
         )
     return context
-
-
-def _threads(threads: int | None) -> int:
-    if threads is None:
-        return default_threads()
-    if _at_least_one("threads", threads) > _MAX_THREADS:
-        raise SettingError(f"The setting threads is {threads}; at most {_MAX_THREADS} make sense.")
-    return threads
-
-
-def _at_least_one(setting: str, value: int) -> int:
-    if value < 1:
-        raise SettingError(f"The setting {setting} is {value}; it must be at least 1.")
-    return value

@@ -19,6 +19,7 @@ from engine.config import (
     WeightsChoice,
 )
 from engine.notices import Notice
+from engine.resolution import check_config
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +63,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
-    return EngineConfig(
+    """Raises SettingError for numbers that make no sense."""
+    config = EngineConfig(
         device=options.device,
         weights=options.weights,
         weight_group=options.weight_group,
@@ -74,6 +76,8 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         threads=options.threads,
         keep_states=False,  # what a command prints doesn't depend on what was said in the window
     )
+    check_config(config)
+    return config
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -355,6 +355,22 @@ class TestMistakes:
     ) -> None:
         self.check(command("generate", MODEL, "--prompt", "Hi", *arguments), word)
 
+    @pytest.mark.parametrize("name", ["generate", "inspect", "score", "selftest"])
+    @pytest.mark.parametrize(
+        ("arguments", "word"),
+        [
+            (("--vram-budget", "-1"), "vram_budget is -1"),
+            (("--context", "-1"), "context is -1"),
+            (("--slots", "-1"), "slots is -1"),
+            (("--threads", "0"), "threads is 0"),
+        ],
+    )
+    def test_every_command_refuses_numbers_that_make_no_sense(
+        self, name: str, arguments: tuple[str, ...], word: str, command: Command, write: Write
+    ) -> None:
+        input_ = ("--ids", write("[[1]]")) if name in ("generate", "score") else ()
+        self.check(command(name, MODEL, *input_, *arguments), word)
+
     @pytest.mark.parametrize(
         "arguments", [(), ("dance",), ("generate",), ("generate", "x"), ("score", "x"), ("inspect",)]
     )
