@@ -32,6 +32,7 @@ from engine.selftest import Check, SelfTest
 from engine.states.known_ids import as_known
 from engine.templates.chat_template import ChatMessage, ChatPrompt
 from engine.text_stream import TextStream
+from engine.wording import format_tokens
 
 _SCORE_BLOCK = 256  # tokens whose logits exist at once
 
@@ -125,7 +126,8 @@ class Engine:
         self._check_ids(ids, "sequence")
         if len(ids) > self._config.context:
             raise ContextFullError(
-                f"The sequence has {len(ids)} tokens, but the context holds {self._config.context}.",
+                f"The sequence has {format_tokens(len(ids))}, but the context holds "
+                f"{self._config.context:,}.",
                 "Shorten it or raise the context.",
             )
         return SequenceScore(tuple(_log_probabilities(self._loaded(), ids)))
@@ -219,12 +221,13 @@ class Engine:
         length, context = len(request.prompt_ids), self._config.context
         if length > context:
             raise ContextFullError(
-                f"The prompt has {length} tokens, but the context holds {context}.",
+                f"The prompt has {format_tokens(length)}, but the context holds {context:,}.",
                 "Shorten the prompt or raise the context.",
             )
         if length == context and request.max_new_tokens != 0:
             raise ContextFullError(
-                f"The prompt has {length} tokens and fills the context of {context}; an answer has no room.",
+                f"The prompt has {format_tokens(length)} and fills the context of {context:,}; an answer has "
+                "no room.",
                 "Shorten the prompt or raise the context.",
             )
 

@@ -15,6 +15,7 @@ from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.runtime import default_threads
 from engine.weights.sizes import WeightBytes
+from engine.wording import format_tokens
 
 _MAX_THREADS = 1024
 _LEAST = {"context": 1, "slots": 1, "threads": 1, "vram_budget": 0}
@@ -140,7 +141,8 @@ def _context(context: int | None, spec: ModelSpec) -> int:
         return spec.context_length
     if context > spec.context_length:
         raise SettingError(
-            f"The context is set to {context} tokens, but the model was made for {spec.context_length}.",
-            f"Choose at most {spec.context_length}.",
+            f"The context is set to {format_tokens(context)}, but the model was made for "
+            f"{spec.context_length:,}.",
+            f"Choose at most {spec.context_length:,}.",
         )
     return context

@@ -24,6 +24,7 @@ from engine.states.lease import Lease
 from engine.states.pages import PageLedger
 from engine.states.state import Home
 from engine.states.store import StateStore
+from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -252,7 +253,7 @@ class SelfTest:
             logits = torch.stack([lease.decode(token) for token in self._ids[cut:]])
         cold = self._cold.logits[cut:]
         a_nll, b_nll = self._nll(cold), self._nll(logits)
-        name = f"decoding {len(logits)} tokens, within "
+        name = f"decoding {format_tokens(len(logits))}, within "
         if self._geometry.format == "native":
             near = float((logits - cold).abs().max()) <= DECODE_TOLERANCE * float(cold.abs().max())
             return Check(f"{name}{DECODE_TOLERANCE:g} of the logits", a_nll, b_nll, near)

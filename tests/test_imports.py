@@ -23,6 +23,7 @@ RECORDS = (
     "engine.notices",
     "engine.progress",
     "engine.version",
+    "engine.wording",
 )
 RECORDS_ELSEWHERE = {("engine.inspection", "ModelReport")}
 # Modules that take torch with them; others import it, or these, inside the functions that need it.

@@ -12,9 +12,10 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.message_actions import MessageActions
 from app.ui.reuse_words import reuse_sentences, reuse_words
 from app.ui.style_sheet import set_role
-from app.ui.text_format import format_speed, format_tokens
+from app.ui.text_format import format_speed
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, scaled_font
 from engine.generation import FinishReason
+from engine.wording import format_tokens
 
 _DOT = " · "
 _MAX_LINES_BESIDE = 2  # of the figures, beside the buttons; more stand below them, where there is more room

@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QWidget
 from app.context_policy import ContextPolicy
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
-from app.ui.text_format import format_tokens
 from app.ui.theme import SPACE_S, Theme, current_theme, theme_manager
+from engine.wording import format_tokens
 
 WARN_SHARE = 0.8
 _BAR = QSize(72, 5)  # pixels

@@ -14,9 +14,10 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.slot_delegate import SlotDelegate
 from app.ui.slot_model import SLOT_ROLE, SlotModel
 from app.ui.style_sheet import set_role
-from app.ui.text_format import format_bytes, format_count, format_tokens
+from app.ui.text_format import format_bytes, format_count
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS, theme_manager
 from app.ui.token_rate import TokenRate
+from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from app.controller import ModelState, SlotTable

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.ui.text_format import format_bytes, format_count, format_tokens
+from app.ui.text_format import format_bytes, format_count
 from engine.notices import Notice
+from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from engine.inspection import ModelReport

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.answer_stats import AnswerStats
-from app.ui.text_format import format_tokens
 from engine.generation import ReuseReason
+from engine.wording import format_tokens
 
 
 def reuse_words(stats: AnswerStats) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, Qt
 
-from app.ui.text_format import format_tokens
 from engine.generation import SlotInfo
+from engine.wording import format_tokens
 
 Index = QModelIndex | QPersistentModelIndex
 

@@ -20,11 +20,6 @@ def format_count(count: int) -> str:
     return _scaled(count, ("", "K", "M", "B", "T"))
 
 
-def format_tokens(count: int) -> str:
-    """131_072 -> "131,072 tokens"."""
-    return f"{count:,} token" + ("" if count == 1 else "s")
-
-
 def format_speed(tokens: int, seconds: float) -> str:
     """Tokens per second, or "" when nothing was measured."""
     if tokens <= 0 or seconds <= 0:

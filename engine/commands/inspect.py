@@ -14,6 +14,7 @@ from engine.commands.options import (
     terminal_text,
 )
 from engine.inspection import ModelReport, inspect_model
+from engine.wording import format_tokens
 
 _LOADABLE, _NOT_LOADABLE = 0, 2
 
@@ -48,7 +49,7 @@ def _card(report: ModelReport) -> str:
         ("files", f"{report.kind}, {_mebibytes(report.file_bytes)}"),
         ("parameters", f"{report.parameters:,}"),
         ("layers", str(report.layers)),
-        ("context", f"{report.context_length:,} tokens"),
+        ("context", format_tokens(report.context_length)),
         (
             "weights",
             f"native {_mebibytes(weights.native)}, q8 {_mebibytes(weights.q8)}, q4 {_mebibytes(weights.q4)}",

@@ -11,6 +11,7 @@ from engine.commands.files import read_id_lists, read_text
 from engine.commands.loading import load_engine
 from engine.commands.options import add_common_options, print_json, print_notices
 from engine.engine import SequenceScore
+from engine.wording import format_tokens
 
 
 def add_parser(commands: Any) -> None:
@@ -51,4 +52,4 @@ def _line(score: SequenceScore) -> str:
         return "one token alone has nothing to be scored by"
     mean = score.nll / score.n
     perplexity = math.exp(mean) if mean < 700 else math.inf  # e to the 710 is past the largest float
-    return f"{score.n} tokens, nll {score.nll:.4f}, {mean:.4f} a token, perplexity {perplexity:.4g}"
+    return f"{format_tokens(score.n)}, nll {score.nll:.4f}, {mean:.4f} a token, perplexity {perplexity:.4g}"

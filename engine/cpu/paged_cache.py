@@ -6,6 +6,7 @@ from engine.backend import Sequence
 from engine.cpu.memory import check_available, out_of_memory
 from engine.cpu.page_pool import CpuPagePool
 from engine.kv_geometry import KvGeometry, pages_for
+from engine.wording import format_tokens
 
 
 class PagedCache:
@@ -33,7 +34,7 @@ class PagedCache:
         missing = pages_for(length) - len(pages)
         if missing <= 0:
             return
-        what = f"A cache for {length} tokens"
+        what = f"A cache for {format_tokens(length)}"
         check_available(missing * self.pool.geometry.page_bytes, what)
         self.pool.capacity = max(self.pool.capacity, pages_for(length))
         for _ in range(missing):

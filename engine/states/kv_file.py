@@ -30,6 +30,7 @@ from engine.kv_geometry import KvGeometry, pages_for
 from engine.weights.part_file import PartFile, lock_for_reading
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.weight_file import WeightFile, new_buffer
+from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +203,7 @@ def _read_header(file: WeightFile, key: KvKey, context: int) -> KvHeader:
     _check_key(str(metadata.get("key")), key, file.path.name)
     ids = _ids(metadata.get("ids"))
     if len(ids) > context:
-        raise KvFileError(f"it holds {len(ids)} tokens, and the context {context}")
+        raise KvFileError(f"it holds {format_tokens(len(ids))}, and the context {context:,}")
     checksums = _page_checksums(metadata.get("page_checksums"), pages_for(len(ids)))
     _check_entries(entries, key.geometry, len(checksums), start=len(header))
     return KvHeader(str(metadata.get("conversation")), ids, checksums, start=len(header))

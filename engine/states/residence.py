@@ -11,6 +11,7 @@ from engine.notices import Notice
 from engine.states.lease import Lease
 from engine.states.parking import Parking
 from engine.states.state import Home, Live, State
+from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -144,6 +145,7 @@ def fallback_notice(home: Home) -> Notice:
 
 def _out_of_memory(num_tokens: int) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"There is no memory for the keys and values of {num_tokens} tokens ({pages_for(num_tokens)} pages).",
+        f"There is no memory for the keys and values of {format_tokens(num_tokens)} "
+        f"({pages_for(num_tokens):,} pages).",
         "Close other programs, or choose a smaller model or a shorter context.",
     )

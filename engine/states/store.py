@@ -20,6 +20,7 @@ from engine.states.parking import Parking
 from engine.states.prefixes import best_prefix, reason_for
 from engine.states.residence import Residence, fallback_notice
 from engine.states.state import Home, State, as_ids
+from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from array import array
@@ -317,7 +318,7 @@ class StateStore:
 def _dropped_notice(tokens: int) -> Notice:
     return Notice(
         "state-dropped",
-        f"The {tokens} tokens cached of this conversation had been dropped to make room; it was read again "
-        "from its beginning.",
+        f"The {format_tokens(tokens)} cached of this conversation had been dropped to make room; it was "
+        "read again from its beginning.",
         "Raise the memory or the disk space for conversations to keep more of them at hand.",
     )

@@ -25,6 +25,7 @@ from engine.tokenizers.tokenizer_definition import (
     MergeList,
     TokenizerDefinition,
 )
+from engine.wording import format_tokens
 
 _FILE = "The GGUF file"
 _DAMAGED_HINT = "Download the file again, or look for another conversion of the model."
@@ -104,12 +105,12 @@ class GgufTokenizerData:
         scores = _list(metadata, "scores", float)
         for name, values in (("token_type", types), ("scores", scores)):
             if values and len(values) != len(tokens):
-                count = f"{len(values):,} for {len(tokens):,} tokens"
+                count = f"{len(values):,} for {format_tokens(len(tokens))}"
                 raise TokenizerError(
                     f"{_FILE} has the wrong number of tokenizer.ggml.{name}: {count}.", _DAMAGED_HINT
                 )
         if not 0 < len(tokens) <= MAX_TOKENS:
-            raise TokenizerError(f"{_FILE} has a vocabulary of {len(tokens):,} tokens.", _DAMAGED_HINT)
+            raise TokenizerError(f"{_FILE} has a vocabulary of {format_tokens(len(tokens))}.", _DAMAGED_HINT)
         return cls(
             model=model,
             pre=pre,
@@ -175,7 +176,7 @@ def _special_ids(metadata: Mapping[str, Any], num_tokens: int) -> dict[str, int]
             continue
         if not 0 <= token_id < num_tokens:
             raise TokenizerError(
-                f"{_FILE}: tokenizer.ggml.{name}_token_id is {token_id} of {num_tokens:,} tokens.",
+                f"{_FILE}: tokenizer.ggml.{name}_token_id is {token_id} of {format_tokens(num_tokens)}.",
                 _DAMAGED_HINT,
             )
         ids[name] = token_id

@@ -334,7 +334,7 @@ class TestMistakes:
             (("--device", "tpu"), "tpu"),
             (("--weights", "q5"), "q5"),
             (("--activations", "int8"), "int8"),
-            (("--context", "5000"), "5000"),
+            (("--context", "5000"), "5,000"),
             (("--context", "many"), "many"),
             (("--slots", "0"), "slots"),
             (("--weight-group", "64"), "64"),

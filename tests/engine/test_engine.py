@@ -221,6 +221,15 @@ class TestEnding:
         with pytest.raises(ContextFullError, match=rf"\b{prompt} tokens.*\b64\b"):
             engine.generate(GenerationRequest((PROMPT * 2)[:prompt], max_new_tokens=max_new))
 
+    def test_large_numbers_of_tokens_are_grouped_by_thousands(self, load: Load) -> None:
+        engine = load(context=1064)
+        with pytest.raises(ContextFullError, match=r"1,065 tokens.*\b1,064\b"):
+            engine.generate(GenerationRequest((1,) * 1065))
+        with pytest.raises(ContextFullError, match=r"1,064 tokens.*\b1,064\b"):
+            engine.generate(GenerationRequest((1,) * 1064))
+        with pytest.raises(ContextFullError, match=r"1,065 tokens.*\b1,064\b"):
+            engine.score((1,) * 1065)
+
 
 class TestRequests:
     @pytest.mark.parametrize(
@@ -480,7 +489,7 @@ class TestLoad:
             ({"device": "cuda"}, "cuda.*cpu"),
             ({"activations": "int8"}, "activations.*int8.*float"),
             ({"activations": "int8x2"}, "activations.*int8x2.*float"),
-            ({"context": 4097}, "4097.*4096"),
+            ({"context": 4097}, "4,097 tokens.*4,096"),
             ({"context": 0}, "context is 0"),
             ({"slots": 0}, "slots is 0"),
             ({"vram_budget": -1}, "vram_budget is -1"),

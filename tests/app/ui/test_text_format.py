@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ui.text_format import day_group, format_bytes, format_count, format_speed, format_tokens
+from app.ui.text_format import day_group, format_bytes, format_count, format_speed
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,6 @@ def test_counts_of_parameters_read_as_model_names_do() -> None:
     assert format_count(134_515_008).replace("\u202f", " ") == "135 M"
     assert format_count(8_030_261_248).replace("\u202f", " ") == "8.03 B"
     assert format_count(512) == "512"
-
-
-def test_one_token_is_not_one_tokens() -> None:
-    assert format_tokens(1) == "1 token"
-    assert format_tokens(131_072) == "131,072 tokens"
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(0, 1.0), (5, 0.0), (0, 0.0)])

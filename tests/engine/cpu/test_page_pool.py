@@ -127,6 +127,6 @@ class TestCache:
         cache.reserve(5)
         before = cache.num_bytes
         monkeypatch.setattr(memory, "available_bytes", lambda: memory.RESERVE_BYTES + 3 * 2**20)
-        with pytest.raises(OutOfMemoryError, match=r"1000000 tokens needs \d+ MiB.* 3 MiB"):
+        with pytest.raises(OutOfMemoryError, match=r"1,000,000 tokens needs \d+ MiB.* 3 MiB"):
             cache.reserve(10**6)
         assert cache.num_bytes == before
