@@ -60,11 +60,7 @@ def open_database(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Open
     except sqlite3.Error as error:
         raise store_error(error, path, doing="opening the conversations") from error
     except OSError as error:
-        raise StoreError(
-            "store-unavailable",
-            f"The conversations can't be kept in {path.parent}: {error.strerror or error}.",
-            "Make that folder writable and try again.",
-        ) from error
+        raise unavailable(path, error) from error
 
 
 @contextmanager
@@ -107,6 +103,14 @@ def store_error(error: sqlite3.Error, path: Path, *, doing: str) -> StoreError:
             "Start the program again; the damaged file is then kept under another name and a new one begun.",
         )
     return StoreError("store-failed", f"{begin}: {error}.", f"Check the disk that holds {path}.")
+
+
+def unavailable(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        "store-unavailable",
+        f"The conversations can't be kept in {path.parent}: {error.strerror or error}.",
+        "Make that folder writable and try again.",
+    )
 
 
 class _DamagedError(Exception):

@@ -18,6 +18,7 @@ class MessageStatus(StrEnum):
 
     WRITING = "writing"  # the answer grows now
     WAITING = "waiting"  # it is WRITING on disk, but another conversation's answer has to end before it
+    ELSEWHERE = "elsewhere"  # it is WRITING on disk, by another window
     COMPLETE = "complete"  # the model ended it, or a limit did (see AnswerStats.finish_reason)
     STOPPED = "stopped"  # the person stopped it; the text so far is kept
     INTERRUPTED = "interrupted"  # the program ended while it grew; the text so far is kept

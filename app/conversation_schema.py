@@ -58,5 +58,10 @@ _V2 = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2)
+# Which window writes an answer, so that a start tells those that will go on from those that won't.
+_V3 = (
+    "ALTER TABLE messages ADD COLUMN writer TEXT",  # see app/writers.py; NULL once the answer has ended
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3)
 SCHEMA_VERSION = len(MIGRATIONS)

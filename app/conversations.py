@@ -15,7 +15,14 @@ from typing import Any
 from uuid import uuid4
 
 from app.answer_stats import AnswerStats
-from app.conversation_database import BUSY_TIMEOUT_MS, StoreError, open_database, store_error, transaction
+from app.conversation_database import (
+    BUSY_TIMEOUT_MS,
+    StoreError,
+    open_database,
+    store_error,
+    transaction,
+    unavailable,
+)
 from app.conversation_records import (
     Conversation,
     ConversationSummary,
@@ -27,6 +34,7 @@ from app.conversation_records import (
 from app.message_tree import MessageTree
 from app.record_times import now_us, time_from
 from app.titles import MAX_TITLE_LENGTH, UNTITLED, branch_title, one_line, title_from
+from app.writers import Writers
 from engine.notices import Notice
 
 __all__ = [
@@ -49,27 +57,26 @@ class ConversationStore:
     """The only thing that touches the file. Every method may raise StoreError; then nothing was changed."""
 
     def __init__(self, path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
-        """Open or make the file. An answer that was being written when the program ended becomes
-        INTERRUPTED.
-        """
+        """Open or make the file. An answer whose writer is gone becomes INTERRUPTED."""
         self.path = path
         opened = open_database(path, busy_timeout_ms=busy_timeout_ms)
         self._connection = opened.connection
-        self._tree = MessageTree(opened.connection)
         self.read_only = opened.read_only
+        self._writers: Writers | None = None  # none where nothing can be written
         self.notices: tuple[Notice, ...] = (opened.notice,) if opened.notice else ()
-        if not self.read_only:
-            try:
-                with self._changing("opening the conversations"):
-                    self._connection.execute(
-                        "UPDATE messages SET status = ? WHERE status = ?",
-                        (MessageStatus.INTERRUPTED, MessageStatus.WRITING),
-                    )
-            except StoreError:
-                self._connection.close()
-                raise
+        try:
+            if not self.read_only:
+                self._writers = _writers_beside(path)
+            self._tree = MessageTree(opened.connection, writer=self._writers.own if self._writers else "")
+            self._interrupt_abandoned(doing="opening the conversations")
+        except StoreError:
+            self.close()
+            raise
 
     def close(self) -> None:
+        """An answer that is still WRITING then is INTERRUPTED for whoever opens the file next."""
+        if self._writers is not None:
+            self._writers.close()
         self._connection.close()
 
     # Reading
@@ -83,8 +90,14 @@ class ConversationStore:
         return [_summary(row) for row in rows]
 
     def conversation(self, conversation_id: str) -> Conversation:
-        with self._reading("opening the conversation"):
-            return Conversation(self._summary(conversation_id), self._messages(conversation_id))
+        doing = "opening the conversation"
+        with self._reading(doing):
+            conversation = Conversation(self._summary(conversation_id), self._messages(conversation_id))
+        if all(message.status is not MessageStatus.ELSEWHERE for message in conversation.messages):
+            return conversation
+        self._interrupt_abandoned(doing=doing)  # that window may have ended meanwhile
+        with self._reading(doing):
+            return Conversation(conversation.summary, self._messages(conversation_id))
 
     # Conversations
 
@@ -201,7 +214,8 @@ class ConversationStore:
         """Write the end of an answer. None: its conversation has been deleted, and nothing was written."""
         with self._changing("saving the answer"):
             cursor = self._connection.execute(
-                "UPDATE messages SET text = ?, thinking = ?, status = ?, stats = ? WHERE id = ?",
+                "UPDATE messages SET text = ?, thinking = ?, status = ?, stats = ?, writer = NULL"
+                " WHERE id = ?",
                 (storable(text), storable(thinking), status, stats.as_json() if stats else None, message_id),
             )
             if cursor.rowcount == 0:
@@ -209,6 +223,21 @@ class ConversationStore:
             message = self._tree.message(message_id)
             self._touch(message.conversation_id)
             return message
+
+    def _interrupt_abandoned(self, *, doing: str) -> None:
+        """Ends the answers that nobody writes any more."""
+        if self._writers is None:
+            return
+        with self._changing(doing):
+            rows = self._connection.execute(
+                "SELECT DISTINCT writer FROM messages WHERE status = ?", (MessageStatus.WRITING,)
+            ).fetchall()
+            for (writer,) in rows:
+                if not self._writers.at_work(writer):
+                    self._connection.execute(
+                        "UPDATE messages SET status = ?, writer = NULL WHERE status = ? AND writer IS ?",
+                        (MessageStatus.INTERRUPTED, MessageStatus.WRITING, writer),
+                    )
 
     # Inside a transaction
 
@@ -325,6 +354,13 @@ def _summary(row: tuple[Any, ...]) -> ConversationSummary:
     )
 
 
+def _writers_beside(path: Path) -> Writers:
+    try:
+        return Writers(path)
+    except OSError as error:
+        raise unavailable(path, error) from error
+
+
 def _interrupted(message: Message) -> Message:
-    writing = message.status is MessageStatus.WRITING
+    writing = message.status in (MessageStatus.WRITING, MessageStatus.ELSEWHERE)
     return replace(message, status=MessageStatus.INTERRUPTED) if writing else message

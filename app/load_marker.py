@@ -12,8 +12,7 @@ import os
 from pathlib import Path
 
 from app.files import write_whole
-
-_SAME_START_SECONDS = 2.0  # a start is worked out from the clock, which may be set meanwhile
+from app.processes import is_at_work, start_of
 
 
 class LoadMarker:
@@ -23,7 +22,7 @@ class LoadMarker:
         self._path = path
 
     def write(self, model_path: Path) -> None:
-        mark = {"model": str(model_path), "process": os.getpid(), "started": _start_of(os.getpid())}
+        mark = {"model": str(model_path), "process": os.getpid(), "started": start_of(os.getpid())}
         write_whole(self._path, json.dumps(mark))
 
     def remove(self) -> None:
@@ -40,21 +39,4 @@ class LoadMarker:
             return None
         except (ValueError, KeyError, TypeError):
             return None
-        return None if _is_at_work(mark.get("process"), mark.get("started")) else model
-
-
-def _is_at_work(process: object, started: object) -> bool:
-    if not isinstance(process, int) or not isinstance(started, int | float):
-        return False
-    begun = _start_of(process)
-    return begun is not None and abs(begun - started) < _SAME_START_SECONDS
-
-
-def _start_of(process: int) -> float | None:
-    """When a process began, in seconds since 1970; None if it has ended."""
-    import psutil  # not needed by the first window
-
-    try:
-        return psutil.Process(process).create_time()
-    except (psutil.Error, ValueError, OverflowError):
-        return None
+        return None if is_at_work(mark.get("process"), mark.get("started")) else model

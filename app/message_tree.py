@@ -21,7 +21,7 @@ _SIBLINGS = (
     " AND other.conversation_id = message.conversation_id"
 )
 _COLUMNS = (
-    "message.id, message.conversation_id, role, text, thinking, status, created_us, stats,"
+    "message.id, message.conversation_id, role, text, thinking, status, created_us, stats, writer,"
     f" ({_SIBLINGS} AND other.sequence <= message.sequence), ({_SIBLINGS})"
 )
 _SHOWN_PATH = """
@@ -44,8 +44,10 @@ _ON_PATH = f"SELECT {_COLUMNS} FROM path JOIN messages AS message USING (id) ORD
 class MessageTree:
     """Reads and grows the trees of one open file. Methods raise sqlite3.Error, and StoreError where said."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, writer: str) -> None:
+        """writer: who writes the answers that are begun here."""
         self._connection = connection
+        self._writer = writer
 
     def message(self, message_id: str) -> Message:
         """Raises StoreError when it is gone."""
@@ -58,7 +60,7 @@ class MessageTree:
                 "This message has been deleted together with its conversation.",
                 "Choose another conversation, or begin a new chat.",
             )
-        return _message(row)
+        return self._message(row)
 
     def shown(self, conversation_id: str) -> tuple[Message, ...]:
         """The path that is shown, oldest message first."""
@@ -88,9 +90,18 @@ class MessageTree:
         """A new last child of `parent_id` (None: a new first message), which is the one that is shown."""
         message_id = uuid4().hex
         self._connection.execute(
-            "INSERT INTO messages (id, conversation_id, role, text, status, created_us, parent_id)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (message_id, conversation_id, role, text, status, now_us(), parent_id),
+            "INSERT INTO messages (id, conversation_id, role, text, status, created_us, parent_id, writer)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                message_id,
+                conversation_id,
+                role,
+                text,
+                status,
+                now_us(),
+                parent_id,
+                self._writer if status is MessageStatus.WRITING else None,
+            ),
         )
         self._show(message_id, conversation_id, parent_id)
         return message_id
@@ -116,7 +127,7 @@ class MessageTree:
         parent_id: str | None = None
         for message in self.up_to(message_id):
             copy_id = uuid4().hex
-            writing = message.status is MessageStatus.WRITING
+            writing = message.status in (MessageStatus.WRITING, MessageStatus.ELSEWHERE)
             self._connection.execute(
                 "INSERT INTO messages"
                 " (id, conversation_id, role, text, thinking, status, created_us, stats, parent_id)"
@@ -143,23 +154,26 @@ class MessageTree:
             )
 
     def _messages(self, query: str, key: str) -> tuple[Message, ...]:
-        return tuple(_message(row) for row in self._connection.execute(query, (key,)).fetchall())
+        return tuple(self._message(row) for row in self._connection.execute(query, (key,)).fetchall())
 
-
-def _message(row: tuple[Any, ...]) -> Message:
-    message_id, conversation_id, role, text, thinking, status, created_us, stats, version, versions = row
-    return Message(
-        id=message_id,
-        conversation_id=conversation_id,
-        role=role,
-        text=text,
-        thinking=thinking,
-        status=_status(status),
-        created_at=time_from(created_us),
-        stats=AnswerStats.from_json(stats) if stats else None,
-        version=version,
-        versions=versions,
-    )
+    def _message(self, row: tuple[Any, ...]) -> Message:
+        message_id, conversation_id, role, text, thinking, status_name, created_us, stats = row[:8]
+        writer, version, versions = row[8:]
+        status = _status(status_name)
+        if status is MessageStatus.WRITING and writer != self._writer:
+            status = MessageStatus.ELSEWHERE
+        return Message(
+            id=message_id,
+            conversation_id=conversation_id,
+            role=role,
+            text=text,
+            thinking=thinking,
+            status=status,
+            created_at=time_from(created_us),
+            stats=AnswerStats.from_json(stats) if stats else None,
+            version=version,
+            versions=versions,
+        )
 
 
 def _status(value: str) -> MessageStatus:

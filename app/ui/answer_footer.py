@@ -29,6 +29,8 @@ def ending(message: Message) -> str:
         return "stopped by you"
     if message.status is MessageStatus.INTERRUPTED:
         return "interrupted: the program was closed"
+    if message.status is MessageStatus.ELSEWHERE:
+        return "another window is writing this; open the chat again to see more"
     if message.status is MessageStatus.FAILED:
         return _failure(message)
     reason = message.stats.finish_reason if message.stats is not None else ""

@@ -482,6 +482,7 @@ def test_an_answer_copies_its_markdown(new_answer) -> None:
         (MessageStatus.FAILED, "", "failed: the engine could not go on"),
         (MessageStatus.FAILED, "The memory is full.", "failed: The memory is full."),
         (MessageStatus.WRITING, "", ""),
+        (MessageStatus.ELSEWHERE, "", "another window is writing this; open the chat again to see more"),
     ],
 )
 def test_how_an_answer_ended_is_said_in_plain_words(status: MessageStatus, reason: str, words: str) -> None:
