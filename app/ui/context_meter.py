@@ -15,6 +15,7 @@ from app.ui.theme import SPACE_S, Theme, current_theme, theme_manager
 from engine.wording import format_tokens
 
 WARN_SHARE = 0.8
+_BUTTON = "When the context is full"
 _BAR = QSize(72, 5)  # pixels
 _POLICIES = {
     ContextPolicy.STOP: "Stop, and say so",
@@ -55,11 +56,9 @@ class ContextMeter(QWidget):
         self.words = QLabel(self)
         set_role(self.words, "small")
         self.button = QToolButton(self)
-        self.button.setText("When it is full")
         self.button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.button.setAccessibleName("What happens when the context is full")
         self.button.setProperty("role", "small")
-        self.button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.button.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow behind the words
         self.button.setIconSize(QSize(12, 12))
         self.menu = QMenu(self)
@@ -79,6 +78,7 @@ class ContextMeter(QWidget):
         row.addWidget(self._bar)
         row.addWidget(self.words)
         row.addWidget(self.button)
+        self.set_short(False)
         theme_manager().changed.connect(self._paint)
         self._paint(current_theme())
         self.hide()
@@ -90,6 +90,13 @@ class ContextMeter(QWidget):
     def set_policy(self, policy: ContextPolicy) -> None:
         self._actions[policy].setChecked(True)
         self._show_tooltip()
+
+    def set_short(self, short: bool) -> None:
+        """Leaves out what the button says; its arrow stays."""
+        style = Qt.ToolButtonStyle
+        self.button.setText("" if short else _BUTTON)
+        self.button.setToolTip(_BUTTON if short else "")
+        self.button.setToolButtonStyle(style.ToolButtonIconOnly if short else style.ToolButtonTextBesideIcon)
 
     def set_use(self, used: int, limit: int) -> None:
         """A limit of 0 hides it."""
@@ -110,15 +117,23 @@ class ContextMeter(QWidget):
     def _show_tooltip(self) -> None:
         policy = next((policy for policy, action in self._actions.items() if action.isChecked()), None)
         then = {
-            ContextPolicy.STOP: "When it is full, the answer ends and says so.",
+            ContextPolicy.STOP: "When the context is full, the answer ends and says so.",
             ContextPolicy.DROP_OLDEST: (
-                "When it is full, the oldest messages are no longer read; they stay in the chat."
+                "When the context is full, the oldest messages are no longer read; they stay in the chat."
             ),
         }
         lines = ["Question, answer and everything before them share the context.", then.get(policy, "")]
         if self.use.is_near:
             lines.insert(0, f"The context is {self.use.share:.0%} full.")
         self.setToolTip("\n".join(line for line in lines if line))
+
+    # Qt overrides
+
+    def minimumSizeHint(self) -> QSize:
+        """What the button says is the first to give way."""
+        hint = super().minimumSizeHint()
+        words = self.button.fontMetrics().horizontalAdvance(self.button.text())
+        return QSize(hint.width() - words, hint.height())
 
 
 class _Bar(QWidget):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from app.controller import ModelPhase, ModelState
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from engine.model_summary import ModelSummary
 
 _ICON = 14
+_LEAST_DEVICE = 120  # pixels of its name
 # Notices that this line says for as long as they hold, so that no banner has to repeat them at every load.
 STANDING_CODES = frozenset({"device-cpu", "weights-packed"})
 
@@ -64,11 +66,13 @@ class StatusLine(QWidget):
             self._show_speed("")
 
         self.context.set_use(self._used, self._limit)
+        self._fit()
 
     def set_context_used(self, tokens: int) -> None:
         """Of the open conversation: prompt and answer of its last turn."""
         self._used = tokens
         self.context.set_use(tokens, self._limit)
+        self._fit()
 
     def set_last_answer(self, stats: AnswerStats | None) -> None:
         speed = format_speed(stats.decode_tokens, stats.decode_seconds) if stats is not None else ""
@@ -77,6 +81,19 @@ class StatusLine(QWidget):
     def _show_speed(self, words: str) -> None:
         self.speed.setText(words)
         self.speed.setVisible(bool(words))
+        self._fit()
+
+    def _fit(self) -> None:
+        """Where the device's name would be left with next to nothing, the meter says less."""
+        self.context.set_short(False)
+        device = self.device.sizeHint().width()
+        self.context.set_short(self.sizeHint().width() - max(0, device - _LEAST_DEVICE) > self.width())
+
+    # Qt overrides
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
 
 
 def device_sentence(summary: ModelSummary) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from app.context_policy import ContextPolicy
 from app.ui.context_meter import ContextMeter, ContextUse
+from app.ui.status_line import StatusLine
 
 
 @pytest.fixture
@@ -37,6 +38,7 @@ def test_it_says_used_and_total_and_never_more_than_full() -> None:
 def test_the_policy_is_chosen_in_its_menu_and_told_in_its_tooltip(meter: ContextMeter, record) -> None:
     chosen = record(policy=meter.policy_chosen)
     meter.set_use(10, 100)
+    assert meter.button.text() == "When the context is full"
     assert meter.policy is ContextPolicy.STOP
     assert "the answer ends" in meter.toolTip()
     entry = next(one for one in meter.menu.actions() if "oldest" in one.text())
@@ -45,3 +47,20 @@ def test_the_policy_is_chosen_in_its_menu_and_told_in_its_tooltip(meter: Context
     meter.set_policy(ContextPolicy.DROP_OLDEST)
     assert "no longer read" in meter.toolTip()
     assert [one.isChecked() for one in meter.menu.actions() if one.isCheckable()] == [False, True]
+
+
+def test_what_the_button_says_gives_way_before_the_device_does(qtbot) -> None:
+    line = StatusLine()
+    qtbot.addWidget(line)
+    line.show()
+    line.device.setText("A processor with a long name — this version uses no graphics card")
+    line.context.set_use(120_000, 131_072)
+    line.set_last_answer(None)
+    line.resize(1200, line.height())
+    assert line.context.button.text() == "When the context is full"
+    line.resize(640, line.height())
+    assert line.context.button.text() == ""
+    assert line.context.button.toolTip() == "When the context is full"
+    qtbot.waitUntil(lambda: line.device.width() >= 100)
+    line.resize(1200, line.height())
+    assert line.context.button.text() == "When the context is full"
