@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
-from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QDialog, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from app.context_policy import ContextPolicy
@@ -33,6 +33,7 @@ from app.ui.model_loader import ModelLoader
 from app.ui.notice_presenter import NoticePresenter
 from app.ui.recent_models import why_unavailable
 from app.ui.severity import Severity
+from app.ui.side_panels import SidePanels
 from app.ui.status_line import StatusLine
 from app.ui.theme import theme_manager
 from engine.notices import Notice
@@ -43,6 +44,7 @@ _SIDEBAR_WIDTH = 250
 _SIDEBAR_MIN = 170
 _PANEL_WIDTH = 280
 _PANEL_MIN = 220
+_CHAT_MIN = 400  # lines of some 45 characters; with one panel beside it, the least that the window takes
 _WRITE_ANYWAY = "You can write already; it stays until it is sent."
 
 
@@ -120,6 +122,7 @@ class MainWindow(QMainWindow):
         self._pages.addWidget(self.chat)
         self._pages.addWidget(self.loader)
         right = QWidget(self)
+        right.setMinimumWidth(_CHAT_MIN)
         right.setProperty("role", "surface")
         right.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         column = QVBoxLayout(right)
@@ -136,6 +139,7 @@ class MainWindow(QMainWindow):
         self._splitter.addWidget(self.panel)
         self._splitter.setStretchFactor(1, 1)
         self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH - _PANEL_WIDTH, _PANEL_WIDTH])
+        self.sides = SidePanels(right, self.panel, self.conversations)
         centre = QWidget(self)
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -156,7 +160,10 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(QByteArray.fromBase64(settings.window_geometry_base64.encode()))
         if settings.splitter_state_base64:
             self._splitter.restoreState(QByteArray.fromBase64(settings.splitter_state_base64.encode()))
-        self.panel.setVisible(settings.live_panel)
+        if settings.live_panel:
+            self.sides.show(self.panel)
+        self.sides.show(self.conversations)
+        self.sides.fit(self.width())
         self.status.context.set_policy(settings.context_policy)
         self.actions_.themes[settings.theme].setChecked(True)
         self._on_recent_models(settings.recent_models)
@@ -262,15 +269,15 @@ class MainWindow(QMainWindow):
         self.loader.pick(path)
 
     def _rename(self) -> None:
-        self.conversations.show()  # where it is edited
+        self.sides.show(self.conversations)  # where it is edited
         self.conversations.rename_current()
 
     def _toggle_sidebar(self) -> None:
-        self.conversations.setVisible(self.conversations.isHidden())
+        self.sides.toggle(self.conversations)
 
     def _toggle_live(self) -> None:
-        self.panel.setVisible(self.panel.isHidden())
-        self.controller.update_settings(live_panel=not self.panel.isHidden())
+        self.sides.toggle(self.panel)
+        self.controller.update_settings(live_panel=self.sides.is_wanted(self.panel))
 
     def _ask_of_message(self, action: MessageAction) -> None:
         if not self.showing_models:
@@ -346,6 +353,10 @@ class MainWindow(QMainWindow):
             self._watched_handle = handle
             handle.installEventFilter(self)
             self._drops.watch(handle)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.sides.fit(event.size().width())
+        super().resizeEvent(event)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if watched is self._watched_handle:

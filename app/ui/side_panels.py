@@ -1,0 +1,56 @@
+"""What stands beside the chat: as much of what was asked for as leaves the chat room to be read."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QWidget
+
+
+class SidePanels:
+    """Where not all panels that are wanted find room, those that were asked for last are shown. The others
+    come back when there is room again, or something else is put away.
+    """
+
+    def __init__(self, chat: QWidget, *panels: QWidget) -> None:
+        """All have their minimum widths. Of the panels, those that matter most come last."""
+        self._chat = chat
+        self._panels = panels
+        self._wanted: list[QWidget] = []  # what was asked for last comes last
+        self._width = 0
+
+    def is_wanted(self, panel: QWidget) -> bool:
+        """Whether it is shown, or would be if there were room."""
+        return panel in self._wanted
+
+    def show(self, panel: QWidget) -> None:
+        self._wanted = [*(other for other in self._wanted if other is not panel), panel]
+        self._arrange()
+
+    def hide(self, panel: QWidget) -> None:
+        self._wanted = [other for other in self._wanted if other is not panel]
+        self._arrange()
+
+    def toggle(self, panel: QWidget) -> None:
+        """By what is seen: one that is wanted and finds no room is shown."""
+        if panel.isHidden():
+            self.show(panel)
+        else:
+            self.hide(panel)
+
+    def fit(self, width: int) -> None:
+        """The window has this width now."""
+        self._width = width
+        self._arrange()
+
+    def _arrange(self) -> None:
+        left = self._width - self._chat.minimumWidth()
+        shown = set()
+        for panel in reversed(self._wanted):
+            left -= panel.minimumWidth() + 1  # with the line between them
+            if left < 0:
+                break
+            shown.add(panel)
+        for panel in self._panels:  # those that go first, so that the chat is never squeezed between
+            if panel not in shown:
+                panel.hide()
+        for panel in shown:
+            panel.show()
