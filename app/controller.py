@@ -99,6 +99,7 @@ class ChatController(QObject):
         self.slots = SlotTable()
         self._current_id: str | None = None
         self._view = 0  # counts what the chat pane was asked to show; an answer to an older wish is dropped
+        self._num_forks_begun = 0  # and not ended
         self._closed = False
         self._connect_signals()
 
@@ -237,7 +238,8 @@ class ChatController(QObject):
         before the messages do, so that a program which ends just now leaves none of it behind.
         """
         self._queue.stop_in(conversation_id)
-        self._worker.forget(conversation_id)
+        if not self._num_forks_begun:  # else one may be of this conversation, and its share comes first
+            self._worker.forget(conversation_id)
 
         def delete(store: ConversationStore) -> list[ConversationSummary]:
             store.delete(conversation_id)
@@ -266,11 +268,19 @@ class ChatController(QObject):
 
         def on_forked(forked: tuple[Conversation, list[ConversationSummary]]) -> None:
             conversation, summaries = forked
+            self._num_forks_begun -= 1
             self._answer.forget_unsaved(unsaved)
+            # Before anything is done to the original: then its deletion costs the branch nothing.
+            self._worker.fork(conversation.summary.id, conversation.messages, self.settings.context_policy)
             self.conversations_changed.emit(summaries)
             self._show(conversation, view)
 
-        self._ask_store(fork, on_forked, self.notice_raised.emit, doing="branching the conversation")
+        def on_error(notice: Notice) -> None:
+            self._num_forks_begun -= 1
+            self.notice_raised.emit(notice)
+
+        self._num_forks_begun += 1
+        self._ask_store(fork, on_forked, on_error, doing="branching the conversation")
 
     def select_version(self, message_id: str, delta: int) -> None:
         """Show the version of a message that comes `delta` after (before, if negative) the one that is shown,

@@ -77,11 +77,20 @@ class Forget:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """A new conversation begins with these messages: it gets a share of what is computed of them."""
+
+    conversation_id: str
+    messages: tuple[Message, ...]
+    policy: ContextPolicy
+
+
+@dataclass(frozen=True)
 class Quit:
     pass
 
 
-EngineCommand = Load | Generate | Unload | Forget | Quit
+EngineCommand = Load | Generate | Unload | Fork | Forget | Quit
 
 
 # Events

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from app.engine_commands import (
     EngineCommand,
     EngineEvent,
     Forget,
+    Fork,
     Generate,
     Load,
     LoadCancelled,
@@ -39,7 +40,7 @@ from app.engine_commands import (
     Unload,
 )
 from app.faults import notice_from
-from app.prompt import PromptEngine
+from app.prompt import PromptEngine, opening_prompt
 from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, EngineError, OutOfMemoryError
 from engine.generation import GenerationEvent, GenerationRequest, SlotInfo
@@ -57,6 +58,7 @@ class ChatEngine(PromptEngine, Protocol):
     def generate(
         self, request: GenerationRequest, cancel: threading.Event | None = None
     ) -> Iterator[GenerationEvent]: ...
+    def fork(self, conversation: str, prompt_ids: Sequence[int]) -> int: ...
     def forget(self, conversation: str) -> None: ...
     def slot_table(self) -> tuple[SlotInfo, ...]: ...
     def close(self) -> None: ...
@@ -97,6 +99,9 @@ class EngineLoop:
                     self._load(load)
                 case Generate() as generate:
                     self._generate(generate)
+                case Fork() as fork:
+                    self._fork(fork)
+                    self._report_slots()
                 case Forget(conversation_id):
                     self._forget(conversation_id)
                     self._report_slots()
@@ -155,6 +160,16 @@ class EngineLoop:
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             answer.fail(notice_from(error, doing="writing the answer"))
         self._report_slots()
+
+    def _fork(self, fork: Fork) -> None:
+        """Without a model, nobody can say which tokens the messages are: then there is nothing to share."""
+        if self._engine is None:
+            return
+        try:
+            prompt = opening_prompt(self._engine, fork.messages, fork.policy)
+            self._engine.fork(fork.conversation_id, prompt.ids)
+        except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
+            self._report(NoticeRaised(notice_from(error, doing="sharing what is computed with a branch")))
 
     def _forget(self, conversation_id: str) -> None:
         """Also without a model: files of its conversations lie on disk then, too."""

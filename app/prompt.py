@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from app.context_policy import (
@@ -77,6 +77,16 @@ def fitted_prompt(engine: PromptEngine, messages: Sequence[Message], policy: Con
         kept = without_oldest(messages, more)
         prompt = engine.chat_prompt(chat_messages(kept.messages))
     return FittedPrompt(prompt, kept.left_out, cut_anew=kept.left_out != before)
+
+
+def opening_prompt(engine: PromptEngine, messages: Sequence[Message], policy: ContextPolicy) -> ChatPrompt:
+    """A prompt that begins as the next one will, whatever is asked in it: templates may write an answer
+    otherwise once a question follows, without its thinking for one.
+    """
+    last = messages[-1]
+    if last.role == "assistant":
+        messages = [*messages, replace(last, role="user", text="?", thinking="", stats=None)]
+    return fitted_prompt(engine, messages, policy).prompt
 
 
 def _message_tokens(engine: PromptEngine, messages: Sequence[Message], *, total: int) -> list[int]:

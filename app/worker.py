@@ -9,10 +9,13 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal, Slot
 
+from app.context_policy import ContextPolicy
+from app.conversation_records import Message
 from app.delta_throttle import DeltaThrottle
 from app.engine_commands import (
     AnswerDelta,
@@ -23,6 +26,7 @@ from app.engine_commands import (
     EngineCommand,
     EngineEvent,
     Forget,
+    Fork,
     Generate,
     GenerateCommand,
     Load,
@@ -64,7 +68,7 @@ class EngineWorker(QObject):
     text_received = Signal(int, object)  # id, AnswerDelta; coalesced to about 30 ms
     answer_finished = Signal(int, object)  # id, Finished
     answer_failed = Signal(int, object)  # id, Notice
-    slots_changed = Signal(object)  # SlotTable; after each load, answer, forget and unloading
+    slots_changed = Signal(object)  # SlotTable; after each load, answer, fork, forget and unloading
     notice_raised = Signal(object)  # Notice
 
     def __init__(self, *, engine_factory: EngineFactory = load_engine, parent: QObject | None = None) -> None:
@@ -110,6 +114,12 @@ class EngineWorker(QObject):
         cancel = self._cancels.get(request_id)
         if cancel is not None:
             cancel.set()
+
+    def fork(self, conversation_id: str, messages: Sequence[Message], policy: ContextPolicy) -> None:
+        """A new conversation begins with these messages: it gets a share of its own in what is computed of
+        them, before anything that is asked of the worker after this.
+        """
+        self._commands.put(Fork(conversation_id, tuple(messages), policy))
 
     def forget(self, conversation_id: str) -> None:
         """Free what the engine keeps of a conversation."""

@@ -160,6 +160,15 @@ class Engine:
             used = ids[: self._config.context]
             yield from SelfTest(backend, geometry, used, folder=Path(folder), dump=dump).run()
 
+    def fork(self, conversation: str, prompt_ids: Sequence[int]) -> int:
+        """Give a new conversation, whose first prompt will begin as `prompt_ids`, a share of its own in what
+        is cached of it already: nothing that happens to the others takes it away. Copies one page at most
+        where the pool has a place for it.
+
+        Returns how many tokens it has. Raises OutOfMemoryError; nothing has changed then.
+        """
+        return self._states.begin(conversation, prompt_ids)
+
     def forget(self, conversation: str) -> None:
         """Free what is cached of a conversation, on disk too."""
         self._states.forget(conversation)

@@ -6,6 +6,7 @@ and its conversation's next answer says so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -62,11 +63,15 @@ class Parking:
         """
         in_ram = [state for state in idle if state.ram is not None]
         staying = [state for state in in_ram if not _is_being_written(state)]
-        excess = sum(_ram_bytes(state) for state in staying) - self._budget
+        holders = Counter(id(page) for state in staying for page in _ram_pages(state))
+        excess = sum({id(page): page.nbytes for state in staying for page in _ram_pages(state)}.values())
+        excess -= self._budget
         for state in sorted(staying, key=lambda state: state.used_ns):
             if excess <= 0:
                 break
-            excess -= _ram_bytes(state)
+            pages = _ram_pages(state)
+            holders.subtract(id(page) for page in pages)
+            excess -= sum(page.nbytes for page in pages if not holders[id(page)])
             self._send_away(state)
 
     def relieve(self, idle: Iterable[State]) -> bool:
@@ -167,5 +172,6 @@ def _is_whole(disk: DiskCopy, state: State) -> bool:
     return len(disk.ids) == state.length  # it always stands for a beginning of the state's ids
 
 
-def _ram_bytes(state: State) -> int:
-    return 0 if state.ram is None else state.ram.num_bytes
+def _ram_pages(state: State) -> tuple[torch.Tensor, ...]:
+    """Forks hold the same ones."""
+    return () if state.ram is None else state.ram.pages

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import OutOfMemoryError
-from engine.kv_geometry import pages_for
+from engine.kv_geometry import KvGeometry, pages_for
 from engine.notices import Notice
 from engine.states.lease import Lease
 from engine.states.parking import Parking
-from engine.states.state import Home, Live, State
+from engine.states.state import Home, Live, RamCopy, State
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class Residence:
         self._idle = idle
         self._leases = leases
 
+    @property
+    def geometry(self) -> KvGeometry:
+        return self._home.ledger.pool.geometry
+
     def is_home(self, state: State) -> bool:
         return state.live is not None and state.live.home is self._home
 
@@ -59,6 +63,22 @@ class Residence:
             return self._fall_back(ledger.read(sequence), length)
         finally:
             ledger.release(sequence)
+
+    def share(self, source: State, forked: State) -> None:
+        """Gives an idle state the tokens that it has in common with one that is in a pool: on the same pages
+        where it may be in the home's pool, else as copies in memory. The source may be parked for it, but is
+        not changed. Raises OutOfMemoryError.
+        """
+        assert source.live is not None
+        home = source.live.home
+        sequence = home.ledger.fork(source.live.sequence, forked.length)
+        if home is self._home and self.free_slot():
+            forked.live = Live(home, sequence)
+            return
+        try:
+            forked.ram = RamCopy(self.geometry, forked.ids[:], tuple(home.ledger.read(sequence)))
+        finally:
+            home.ledger.release(sequence)
 
     def load(self, pages: Sequence[torch.Tensor], length: int) -> Live:
         """The first `length` tokens of some pages. Raises OutOfMemoryError."""

@@ -19,7 +19,7 @@ from engine.states.lease import Lease
 from engine.states.parking import Parking
 from engine.states.prefixes import best_prefix, reason_for
 from engine.states.residence import Residence, fallback_notice
-from engine.states.state import Home, State, as_ids
+from engine.states.state import Home, RamCopy, State, as_ids
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
@@ -133,31 +133,32 @@ class StateStore:
 
     def fork(self, source: str, target: str, length: int | None = None) -> int:
         """Have `target`, of which there is nothing yet, begin as `source`, with its first `length` tokens or
-        all. Returns how many it has: 0 where there is nothing to share, or where a file holds it, in which
-        the target's first prompt will find it.
+        all. What it has is its own from then on: whatever becomes of the source, the target keeps it. Full
+        pages are shared in the pool and in memory; what lies in a file is read into memory.
+
+        Returns how many tokens it has: 0 where there is nothing to share. Raises OutOfMemoryError; nothing
+        has changed then.
         """
         self._settle()
-        assert target
-        assert target not in self._idle
-        assert target not in self._current
         lease = self._current.get(source)
         state = lease.state if lease is not None else self._idle.get(source)
         if state is None:
             return 0
-        length = state.length if length is None else length
-        forked = State(target, ids=state.ids[:length], used_ns=self._tick())
-        if self._residence.is_home(state):
-            forked.live = self._residence.fork(state, length)
-        elif state.ram is not None:
-            forked.ram = state.ram.first(length)
-        else:
-            return 0
-        self._idle[target] = forked
-        self._lost.pop(target, None)
-        if forked.live is not None and not self._residence.is_home(forked):
-            self._parking.park(forked)
+        return self._share(state, target, state.length if length is None else length)
+
+    def begin(self, conversation: str, ids: Sequence[int]) -> int:
+        """`fork` from whichever state has most of the prompt `ids`; one that is being answered with counts.
+        The last token is left to be run.
+        """
         self._settle()
-        return forked.length
+        prompt = as_ids(ids)
+        while True:
+            states = [*self._idle.values(), *(lease.state for lease in self._leases)]
+            state, length = best_prefix(None, states, prompt)
+            if state is None:
+                return 0
+            if self._share(state, conversation, length):
+                return length
 
     def forget(self, conversation: str) -> None:
         """Free what is kept of a conversation, files too, and keep nothing of an answer that is being
@@ -210,6 +211,27 @@ class StateStore:
         for state in states:
             state.check()
         self._residence.check(states)
+
+    def _share(self, source: State, target: str, length: int) -> int:
+        """How many tokens `target` has of the source then: `length`, or 0 if they can't be had any more."""
+        assert target
+        assert target not in self._idle
+        assert target not in self._current
+        if not length:
+            return 0
+        forked = State(target, ids=source.ids[:length])
+        if source.live is not None:
+            self._residence.share(source, forked)
+        else:
+            pages = self._parking.pages(source, pages_for(length))
+            if pages is None:
+                return 0
+            forked.ram = RamCopy(self._residence.geometry, forked.ids[:], tuple(pages)).first(length)
+        forked.used_ns = self._tick()
+        self._idle[target] = forked
+        self._lost.pop(target, None)
+        self._settle()
+        return length
 
     def _find(
         self, conversation: str, prompt: array[int]

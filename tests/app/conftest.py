@@ -173,8 +173,17 @@ class FakeEngine:
             notices=script.finish_notices,
         )
 
+    def fork(self, conversation: str, prompt_ids) -> int:
+        assert not self.closed
+        if self.script.fork_error is not None:
+            raise self.script.fork_error
+        self.script.forked.append((conversation, tuple(prompt_ids)))
+        self.script.calls.append("fork")
+        return 0
+
     def forget(self, conversation: str) -> None:
         self.script.forgotten.append(conversation)
+        self.script.calls.append("forget")
 
     def close(self) -> None:
         self.closed = True
@@ -202,7 +211,10 @@ class EngineScript:
     prompts: list[list[tuple[str, str]]] = field(default_factory=list)
     requests: list[GenerationRequest] = field(default_factory=list)
     configs: list[EngineConfig] = field(default_factory=list)
+    fork_error: Exception | None = None
+    forked: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)  # of fork and forget, in their order
     closed: list[Path] = field(default_factory=list)
     engine_threads: set[int] = field(default_factory=set)
 

@@ -119,11 +119,37 @@ def test_a_fork_is_opened_and_goes_its_own_way(qtbot, controller, events, script
     assert controller.current_conversation_id == fork.summary.id != original_id
     assert [one.title for one in only(events, "conversations_changed")[-1][1]] == ["one (branch)", "one"]
     send(qtbot, controller, "zwei")
-    assert script.prompts == [[("user", "one"), ("assistant", "first"), ("user", "zwei")]]
+    assert script.prompts[-1] == [("user", "one"), ("assistant", "first"), ("user", "zwei")]
     assert script.requests[0].conversation == fork.summary.id
     with qtbot.waitSignal(controller.conversation_opened) as opened:
         controller.open_conversation(original_id)
     assert texts(opened.args[0].messages) == ["one", "first", "two", "second"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_fork_has_its_share_of_what_is_computed_before_the_original_is_deleted(
+    waits: bool, qtbot, controller, script, chat
+) -> None:
+    """Also when the deletion is asked for before the fork is on disk."""
+    original_id = controller.current_conversation_id
+    if waits:
+        with qtbot.waitSignal(controller.conversation_opened):
+            controller.fork_conversation(chat[1].id)
+    else:
+        controller.fork_conversation(chat[1].id)
+    with qtbot.waitSignal(controller.slots_changed, check_params_cb=lambda _: bool(script.forgotten)):
+        controller.delete_conversation(original_id)
+    send(qtbot, controller, "zwei")
+    assert script.forked == [(controller.current_conversation_id, (1, 2, 3))]
+    assert set(script.forgotten) == {original_id} != {controller.current_conversation_id}
+    assert script.calls[:2] == ["fork", "forget"]
+    assert script.prompts[0] == [("user", "one"), ("assistant", "first"), ("user", "?")], "as the next turn's"
+
+
+def test_a_fork_behind_a_question_shares_what_answered_it(qtbot, controller, script, chat) -> None:
+    with qtbot.waitSignal(controller.slots_changed, check_params_cb=lambda _: bool(script.forked)):
+        controller.fork_conversation(chat[2].id)
+    assert script.prompts == [[("user", "one"), ("assistant", "first"), ("user", "two")]]
 
 
 def test_an_answer_that_is_not_on_disk_yet_is_in_the_fork(

@@ -110,3 +110,28 @@ def test_a_full_context_ends_the_answer_where_that_is_chosen(qtbot, worker: Engi
     with qtbot.waitSignal(worker.answer_failed, timeout=WAIT_MS) as failed:
         worker.generate(replace(command, messages=(message("user", "and so on " * 300),)))
     assert failed.args[1].code == "context-full"
+
+
+def test_a_fork_reads_only_what_is_new_when_its_original_is_deleted(qtbot, worker: EngineWorker) -> None:
+    """It ends in the middle of the original, with an answer."""
+    messages = [message("system", "The password is kestrel. Keep it.")]
+    for number in range(3):
+        messages.append(message("user", f"Question {number}: and then?"))
+        with qtbot.waitSignal(worker.answer_finished, timeout=WAIT_MS) as ended:
+            worker.generate(GenerateCommand("chat", tuple(messages), SamplingParams(), max_new_tokens=6))
+        messages.append(message("assistant", ended.args[1].text or "…"))
+    kept = tuple(messages[:5])
+    worker.fork("branch", kept, ContextPolicy.STOP)
+    with qtbot.waitSignal(
+        worker.slots_changed,
+        check_params_cb=lambda table: [row.conversation for row in table.slots] == ["branch"],
+    ) as changed:
+        worker.forget("chat")
+    shared = changed.args[0].slots[0].tokens
+    with qtbot.waitSignal(worker.answer_finished, timeout=WAIT_MS) as ended:
+        worker.generate(
+            GenerateCommand("branch", (*kept, message("user", "Why?")), SamplingParams(), max_new_tokens=2)
+        )
+    prefill = ended.args[1].prefill
+    assert (prefill.reused, prefill.reason) == (shared, None)
+    assert 0 < prefill.tokens - shared < 30, "the new question, and what the template puts around it"

@@ -262,6 +262,22 @@ def test_a_file_of_a_deleted_chat_that_cannot_be_removed_is_told(qtbot, worker) 
     assert told.args[0].code == "state-file-stays"
 
 
+def test_a_fork_without_a_model_shares_nothing_and_says_nothing(qtbot, worker, script, events) -> None:
+    with qtbot.waitSignal(worker.slots_changed):
+        worker.fork("branch", COMMAND.messages, ContextPolicy.STOP)
+    assert (events, script.forked) == ([], [])
+
+
+def test_a_fork_that_fails_is_told_and_the_thread_lives_on(qtbot, worker, script) -> None:
+    load(qtbot, worker)
+    script.fork_error = OutOfMemoryError("There is no memory for a copy of a page.")
+    with qtbot.waitSignal(worker.notice_raised) as told:
+        worker.fork("branch", COMMAND.messages, ContextPolicy.STOP)
+    assert told.args[0].code == "out-of-memory"
+    with qtbot.waitSignal(worker.answer_finished):
+        worker.generate(COMMAND)
+
+
 def test_a_table_that_cannot_be_made_is_told_and_the_thread_lives_on(qtbot, worker, script) -> None:
     load(qtbot, worker)
     with qtbot.waitSignal(worker.notice_raised) as told:

@@ -180,6 +180,32 @@ class TestReasons:
         assert not path.exists()
 
 
+class TestForks:
+    @pytest.mark.parametrize("place", ["pool", "ram", "disk", "next start"])
+    def test_a_fork_reads_nothing_again_when_its_original_is_gone(
+        self, place: str, load: Load, cold: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was cut in the middle of the original, whose file is deleted before the fork's first turn."""
+        if place == "disk":
+            monkeypatch.setattr("engine.conversation_states._MAX_RAM_BYTES", 0)
+        engine = load(slots=1)
+        answer(engine, "chat", TEXT[:200])
+        if place in ("ram", "disk"):
+            answer(engine, "other", TEXT[250:270])
+            engine.late_notices(wait=True)
+        if place == "next start":
+            engine.close()
+            engine = load(slots=1)
+        where = {row.conversation: row.place for row in engine.slot_table()}["chat"]
+        assert where == ("disk" if place == "next start" else place)
+        assert engine.fork("fork", (*TEXT[:150], 1, 2)) == 150
+        engine.forget("chat")
+        prompt = (*TEXT[:150], 3, 4)
+        finished = answer(engine, "fork", prompt)
+        assert reuse(finished) == (150, None, None)
+        assert finished.token_ids == cold(prompt)
+
+
 class TestFaults:
     def test_after_a_fault_nothing_of_the_step_is_read_again(
         self, load: Load, cold: Any, monkeypatch: pytest.MonkeyPatch

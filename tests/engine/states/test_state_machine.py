@@ -236,6 +236,24 @@ class Conversations(RuleBasedStateMachine):
         assert self.pool.copies == copies, "a fork copies at its first step, and one page at most"
         self.prompts[to] = self.prompts.get(source, [1])
 
+    @rule(to=named, which=st.integers(0, 3), length=lengths)
+    def begin_with_what_there_is(self, to: str, which: int, length: int) -> None:
+        self.store.table()
+        if to in self.store._idle or to in self.store._current:
+            return
+        prompt = text(which, length)
+        copies = self.pool.copies
+        try:
+            tokens = self.store.begin(to, prompt)
+        except OutOfMemoryError:
+            assert to not in self.store._idle
+            return
+        assert self.pool.copies == copies, "a fork copies at its first step, and one page at most"
+        assert tokens < length
+        if tokens:
+            assert list(self.store._idle[to].ids) == prompt[:tokens]
+            self.prompts[to] = prompt
+
     @rule(name=named)
     def forget(self, name: str) -> None:
         self.store.forget(name)

@@ -189,6 +189,78 @@ class TestForks:
         assert answer(store, "b", [*TEXT[:66], 9]).reused == 66
         store.give_back(lease)
 
+    @pytest.mark.parametrize("place", ["pool", "ram", "disk", "next start", "fallback", "no slot"])
+    @pytest.mark.parametrize("length", [1, 64, 190, 300])
+    def test_a_fork_outlives_its_source_wherever_that_lies(self, place: str, length: int, make: Make) -> None:
+        store = make(slots=1, ram=0 if place == "disk" else RAM)
+        other = read(store, "b", OTHER[:130]) if place == "fallback" else None
+        lease = read(store, "a", TEXT[:300])
+        if place not in ("fallback", "no slot"):
+            store.give_back(lease)
+        if place in ("ram", "disk"):
+            answer(store, "b", [1, *TEXT[:100]])
+            store.wait()
+        if place == "next start":
+            store.close()
+            store = make()
+        expected = {"next start": "disk", "no slot": "pool"}.get(place, place)
+        assert places(store)["a"] == expected
+        assert store.begin("fork", [*TEXT[:length], 7]) == length
+        store.forget("a")
+        for open_lease in (lease, other):
+            if open_lease is not None:
+                store.give_back(open_lease)
+        store.check()
+        again = answer(store, "fork", [*TEXT[:length], 9, 10])
+        assert (again.reused, again.reason, codes(store, again)) == (length, None, [])
+
+    def test_a_fork_of_a_fork_needs_neither_of_the_two(self, make: Make, tmp_path: Path) -> None:
+        store = make()
+        answer(store, "a", TEXT[:300])
+        assert store.begin("b", [*TEXT[:200], 7]) == 200
+        store.forget("a")
+        assert store.begin("c", [*TEXT[:250], 7]) == 200
+        store.forget("b")
+        store.close()
+        assert answer(make(), "c", TEXT[:210]).reused == 200, "also at the next start"
+        assert len(list((tmp_path / "states").iterdir())) == 1
+
+    def test_a_fork_begins_with_the_best_there_is(self, make: Make) -> None:
+        store = make()
+        assert store.begin("fork", TEXT[:100]) == 0
+        answer(store, "a", OTHER[:300])
+        answer(store, "b", TEXT[:150])
+        assert store.begin("fork", TEXT[:200]) == 150
+        assert places(store) == {"fork": "pool", "b": "pool", "a": "pool"}
+
+    def test_a_damaged_file_is_no_fork_and_the_next_best_is(self, make: Make, tmp_path: Path) -> None:
+        store = make()
+        answer(store, "a", TEXT[:300])
+        answer(store, "b", TEXT[:100])
+        store.close()
+        store.wait()
+        store = make()
+        assert set(places(store).values()) == {"disk"}
+        path = KvFolder(tmp_path / "states", KEY, context=CONTEXT).path("a")
+        raw = bytearray(path.read_bytes())
+        raw[-1500] ^= 1
+        path.write_bytes(raw)
+        assert store.begin("fork", TEXT[:200]) == 100
+        assert [notice.code for notice in store.take_notices()] == ["state-unusable"]
+
+    def test_pages_that_forks_share_in_memory_are_counted_once(self, make: Make, tmp_path: Path) -> None:
+        """A budget for one state is enough for all its forks, so none is written."""
+        store = make(slots=1, ram=6 * GEOMETRY.page_bytes)
+        answer(store, "a", TEXT[:320])
+        lease = read(store, "other", [1])
+        assert places(store)["a"] == "ram"
+        for name in ("b", "c", "d"):
+            assert store.begin(name, [*TEXT[:320], 1]) == 320
+        store.give_back(lease)
+        store.wait()
+        assert places(store) == dict.fromkeys("dcba", "ram") | {"other": "pool"}
+        assert not (tmp_path / "states").exists()
+
 
 class TestSlots:
     def test_two_chats_at_once_with_one_slot(self, make: Make) -> None:
