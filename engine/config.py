@@ -18,7 +18,7 @@ DEFAULT_SLOTS = 8
 @dataclass(frozen=True)
 class EngineConfig:
     """Choices as given. `context` of None means the model's own length; `threads` of None all cores of
-    the machine.
+    the machine; a budget of None what `engine.conversation_states` takes for a fair share, and 0 nothing.
     """
 
     device: DeviceChoice = "auto"
@@ -30,4 +30,6 @@ class EngineConfig:
     vram_budget: int | None = None  # bytes
     slots: int = DEFAULT_SLOTS
     threads: int | None = None
+    state_ram_budget: int | None = None  # bytes, for conversations that are not in the pool
+    state_disk_budget: int | None = None  # bytes, for those and for the next start
     keep_states: bool = True  # on disk: the next start goes on without reading conversations again

@@ -15,13 +15,27 @@ _RAM_FRACTION = 0.25  # of the memory that is free beside the weights, for state
 _MAX_RAM_BYTES = 4 * 2**30
 
 
+def default_ram_budget() -> int:
+    """Bytes: a quarter of the memory that is free now, but no more than 4 GiB."""
+    free = max(0, available_bytes() - RESERVE_BYTES)
+    return min(_MAX_RAM_BYTES, int(_RAM_FRACTION * free))
+
+
 def open_states(
-    backend: Backend, *, model: str, numerics: str, kv: KvFormat, context: int, slots: int
+    backend: Backend,
+    *,
+    model: str,
+    numerics: str,
+    kv: KvFormat,
+    context: int,
+    slots: int,
+    ram_budget: int | None = None,
+    disk_budget: int | None = None,
 ) -> StateStore:
     """The states of a model on its backend, and those that earlier runs of the program left on disk.
 
-    model, numerics: see `KvKey`; a model of "" keeps nothing on disk. context: tokens. Takes no memory and
-    reads no file yet.
+    model, numerics: see `KvKey`; a model of "" keeps nothing on disk. context: tokens. The budgets
+    (bytes) are of what is not in the pool; None: the default. Takes no memory and reads no file yet.
     """
     geometry = KvGeometry.of(backend.spec, kv)
     pages = pages_for(context)
@@ -30,11 +44,10 @@ def open_states(
         return Home(backend, PageLedger(backend.new_pool(geometry, num_states * pages)))
 
     key = KvKey(model, numerics, geometry)
-    free = max(0, available_bytes() - RESERVE_BYTES)
     return StateStore(
         new_home(slots),
         slots=slots,
         new_fallback=lambda: new_home(1),
-        folder=KvFolder(default_root(), key, context=context) if model else None,
-        ram_budget=min(_MAX_RAM_BYTES, int(_RAM_FRACTION * free)),
+        folder=KvFolder(default_root(), key, context=context, limit_bytes=disk_budget) if model else None,
+        ram_budget=default_ram_budget() if ram_budget is None else ram_budget,
     )

@@ -116,6 +116,8 @@ def _load(
         kv=resolved.kv,
         context=resolved.context,
         slots=resolved.slots,
+        ram_budget=config.state_ram_budget,
+        disk_budget=config.state_disk_budget,
     )
     told = (*folder.notices, *tokenizer.notices, *notices, *backend.notices, *check_notices)
     return LoadedModel(

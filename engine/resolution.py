@@ -18,7 +18,14 @@ from engine.weights.sizes import WeightBytes
 from engine.wording import format_tokens
 
 _MAX_THREADS = 1024
-_LEAST = {"context": 1, "slots": 1, "threads": 1, "vram_budget": 0}
+_LEAST = {
+    "context": 1,
+    "slots": 1,
+    "threads": 1,
+    "vram_budget": 0,
+    "state_ram_budget": 0,
+    "state_disk_budget": 0,
+}
 
 
 @dataclass(frozen=True)

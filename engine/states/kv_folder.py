@@ -58,22 +58,36 @@ def forget_conversation(root: Path, conversation: str) -> tuple[Notice, ...]:
     """Removes what is kept of a conversation, of every model, and what is just being written. Needs no model.
     The notice says that something could not be removed.
     """
-    writer = writer_of(root)
-    writer.forget(conversation)
-    name = _digest(conversation)
-    with writer.lock:
-        for path in entries(root):
-            if path.name.startswith(f"{name}-"):
-                writer.unlink(path)
-        stuck, writer.stuck[:] = tuple(writer.stuck), []
-    return tuple(_stuck(path) for path in stuck)
+    return _forget(root, conversation)
+
+
+def used_bytes(root: Path) -> int:
+    """What the folder's files take, of all models. Needs no model."""
+    return sum(file.num_bytes for file in kept_files(root, _FILE_NAME))
+
+
+def shorten(root: Path, limit_bytes: int) -> None:
+    """Removes what was used least recently until the rest is within the limit. A file that is being read, or
+    can't be removed, stays. Needs no model.
+    """
+    files = list(kept_files(root, _FILE_NAME))
+    remove_oldest(files, sum(file.num_bytes for file in files) - limit_bytes)
+
+
+def forget_all(root: Path) -> tuple[Notice, ...]:
+    """Removes what is kept of every conversation, of every model, and what is just being written. Needs no
+    model. The notices say what could not be removed.
+    """
+    return _forget(root, None)
 
 
 class KvFolder:
     """What is kept on disk of one model's conversations. To be used from one thread."""
 
     def __init__(self, root: Path, key: KvKey, *, context: int, limit_bytes: int | None = None) -> None:
-        """Touches nothing; the folder is made when something is written into it. context: tokens."""
+        """Touches nothing; the folder is made when something is written into it. context: tokens. A limit of
+        0 keeps nothing, and that is not told; None is the default one.
+        """
         self.root = root
         self._key = key
         self._context = context
@@ -95,9 +109,12 @@ class KvFolder:
         return self.root / f"{_digest(conversation)}-{_digest(self._key.as_json())}.safetensors"
 
     def index(self) -> list[StoredState]:
-        """What is there of this model, by headers alone. What can't be used is removed, with a notice."""
+        """What is there of this model, by headers alone. What can't be used is removed, with a notice, and
+        what is beyond the limit, which may have been a higher one.
+        """
         self.wait()  # a model that was unloaded just now may still be writing
         remove_abandoned(self.root, _PART_NAME)
+        shorten(self.root, self._limit)
         mine = _digest(self._key.as_json())
         found = []
         for kept in kept_files(self.root, _FILE_NAME):
@@ -175,6 +192,8 @@ class KvFolder:
         """Before a write, on the writer's thread. What was used later than this state stays; False: then
         there is no room.
         """
+        if self._limit == 0:  # as was chosen
+            return False
         self.root.mkdir(parents=True, exist_ok=True)
         num_bytes = file_bytes(self._key, len(stored.ids))
         files = [file for file in kept_files(self.root, _FILE_NAME) if file.path != stored.path]
@@ -233,6 +252,19 @@ class KvFolder:
         )
         with self._writer.lock:
             self._writer.unlink(path)
+
+
+def _forget(root: Path, conversation: str | None) -> tuple[Notice, ...]:
+    """Of all conversations where none is given."""
+    writer = writer_of(root)
+    writer.forget(conversation)
+    of_it = "" if conversation is None else f"{_digest(conversation)}-"
+    with writer.lock:
+        for path in entries(root):
+            if _FILE_NAME.fullmatch(path.name) and path.name.startswith(of_it):
+                writer.unlink(path)
+        stuck, writer.stuck[:] = tuple(writer.stuck), []
+    return tuple(_stuck(path) for path in stuck)
 
 
 def _digest(text: str) -> str:

@@ -137,10 +137,10 @@ class KvWriter:
             else:
                 self._running = True
 
-    def forget(self, conversation: str) -> None:
-        """Nothing more is written of it, by whatever store it was given here."""
+    def forget(self, conversation: str | None) -> None:
+        """Nothing more is written of it (None: of any), by whatever store it was given here."""
         with self.lock:
-            states = [state for state, _, _ in self._jobs if state.conversation == conversation]
+            states = [state for state, _, _ in self._jobs if conversation in (None, state.conversation)]
         for state in states:
             state.remove()
 

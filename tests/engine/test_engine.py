@@ -493,6 +493,8 @@ class TestLoad:
             ({"context": 0}, "context is 0"),
             ({"slots": 0}, "slots is 0"),
             ({"vram_budget": -1}, "vram_budget is -1"),
+            ({"state_ram_budget": -1}, "state_ram_budget is -1"),
+            ({"state_disk_budget": -1}, "state_disk_budget is -1"),
             ({"weight_group": 0}, "weight_group is 0.*32 or 256"),
             ({"weight_group": 64}, "weight_group is 64.*32 or 256"),
             ({"threads": 0}, "threads is 0"),

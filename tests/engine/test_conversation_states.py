@@ -1,0 +1,87 @@
+"""How much of conversations is kept, and where: as chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.checkpoints.model_folder import open_model
+from engine.config import EngineConfig
+from engine.conversation_states import default_ram_budget
+from engine.cpu.memory import RESERVE_BYTES
+from engine.engine import Engine
+from engine.generation import GenerationRequest
+from engine.states.kv_folder import default_root, used_bytes
+
+MODEL = Path(__file__).parents[1] / "models" / "tiny-qwen2"
+PLENTY = 10**9
+CHATS = ("a", "b", "c")
+
+Load = Callable[..., Engine]
+
+
+@pytest.fixture
+def load() -> Iterator[Load]:
+    """One slot, so that a chat leaves the pool as soon as another one begins."""
+    engines: list[Engine] = []
+
+    def load_model(**budgets: int | None) -> Engine:
+        config: dict[str, Any] = {"device": "cpu", "weights": "native", "slots": 1, "context": 256}
+        engines.append(Engine.load(open_model(MODEL), EngineConfig(**config, **budgets)))
+        return engines[-1]
+
+    yield load_model
+    for each in engines:
+        each.close()
+        each.late_notices(wait=True)
+
+
+def talk(engine: Engine) -> None:
+    for number, chat in enumerate(CHATS):
+        request = GenerationRequest(tuple(range(number, number + 70)), conversation=chat, max_new_tokens=1)
+        assert list(engine.generate(request))
+        engine.late_notices(wait=True)
+
+
+def places(engine: Engine) -> dict[str, str]:
+    return {slot.conversation: slot.place for slot in engine.slot_table()}
+
+
+@pytest.mark.parametrize(
+    ("ram", "disk", "first_chats"),
+    [
+        (PLENTY, PLENTY, "ram"),
+        (PLENTY, 0, "ram"),
+        (0, PLENTY, "disk"),
+        (0, 0, None),
+    ],
+)
+def test_chats_that_leave_the_pool_go_where_the_budgets_let_them(
+    load: Load, ram: int, disk: int, first_chats: str | None
+) -> None:
+    engine = load(state_ram_budget=ram, state_disk_budget=disk)
+    talk(engine)
+    left = dict.fromkeys(CHATS[:-1], first_chats) if first_chats else {}
+    assert places(engine) == {**left, CHATS[-1]: "pool"}
+    assert (used_bytes(default_root()) > 0) == (first_chats == "disk")
+
+
+@pytest.mark.parametrize(("disk", "num_left"), [(PLENTY, 3), (0, 0)])
+def test_what_the_next_start_finds_is_what_the_disk_may_hold(load: Load, disk: int, num_left: int) -> None:
+    engine = load(state_ram_budget=PLENTY, state_disk_budget=disk)
+    talk(engine)
+    engine.close()
+    assert engine.late_notices(wait=True) == ()
+    assert len(list(default_root().glob("*.safetensors"))) == num_left
+    assert len(places(load(state_disk_budget=disk))) == num_left
+
+
+def test_without_a_choice_memory_takes_a_quarter_of_what_is_free_and_four_gib_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for free, budget in ((0, 0), (RESERVE_BYTES, 0), (RESERVE_BYTES + 400, 100), (2**40, 4 * 2**30)):
+        monkeypatch.setattr("engine.conversation_states.available_bytes", lambda free=free: free)
+        assert default_ram_budget() == budget
