@@ -20,6 +20,7 @@ from engine.backend import Backend
 from engine.checkpoints.foreign_files import shown
 from engine.checkpoints.model_folder import ModelFolder
 from engine.config import EngineConfig
+from engine.conversation_states import default_ram_budget
 from engine.errors import Cancelled, ContextFullError, EngineError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SlotInfo
 from engine.kv_geometry import KvGeometry
@@ -172,6 +173,11 @@ class Engine:
     def forget(self, conversation: str) -> None:
         """Free what is cached of a conversation, on disk too."""
         self._states.forget(conversation)
+
+    def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None:
+        """Other budgets for what is kept of conversations, from now on, see `EngineConfig`."""
+        ram = default_ram_budget() if ram_budget is None else ram_budget
+        self._states.limit(ram_budget=ram, disk_budget=disk_budget)
 
     def slot_table(self) -> tuple[SlotInfo, ...]:
         """What is kept of each conversation, and where."""

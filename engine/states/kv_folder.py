@@ -105,6 +105,11 @@ class KvFolder:
         """Until nothing is left to be written."""
         self._writer.wait()
 
+    def limit(self, num_bytes: int | None) -> None:
+        """Hold the folder to this from now on, as when it was made."""
+        self._limit = default_limit(self.root) if num_bytes is None else num_bytes
+        shorten(self.root, self._limit)
+
     def path(self, conversation: str) -> Path:
         return self.root / f"{_digest(conversation)}-{_digest(self._key.as_json())}.safetensors"
 

@@ -35,6 +35,12 @@ class Parking:
         self._budget = ram_budget
         self._on_lost = on_lost
 
+    def limit(self, *, ram_budget: int, disk_budget: int | None) -> None:
+        """Hold to these budgets from now on; memory from the next `settle` on."""
+        self._budget = ram_budget
+        if self._folder is not None:
+            self._folder.limit(disk_budget)
+
     def index(self) -> list[State]:
         """What earlier runs of the program left on disk."""
         if self._folder is None:

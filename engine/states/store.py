@@ -173,6 +173,13 @@ class StateStore:
             state.discard()
         self._parking.forget(conversation)
 
+    def limit(self, *, ram_budget: int, disk_budget: int | None) -> None:
+        """Other budgets (bytes) for what is not in the pool, from now on; a disk budget of None: the default.
+        What is beyond them leaves memory and disk, the least recently used first.
+        """
+        self._parking.limit(ram_budget=ram_budget, disk_budget=disk_budget)
+        self._settle()
+
     def known_ids(self) -> Iterator[Sequence[int]]:
         """The ids of every state that nobody uses."""
         self._settle()

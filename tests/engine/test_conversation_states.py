@@ -79,6 +79,21 @@ def test_what_the_next_start_finds_is_what_the_disk_may_hold(load: Load, disk: i
     assert len(places(load(state_disk_budget=disk))) == num_left
 
 
+def test_other_budgets_hold_at_once(load: Load) -> None:
+    engine = load(state_ram_budget=PLENTY, state_disk_budget=PLENTY)
+    talk(engine)
+    engine.limit_states(ram_budget=0, disk_budget=PLENTY)
+    engine.late_notices(wait=True)
+    assert places(engine) == {"a": "disk", "b": "disk", "c": "pool"}
+    engine.limit_states(ram_budget=0, disk_budget=0)
+    assert used_bytes(default_root()) == 0
+    talk(engine)
+    assert places(engine) == {"c": "pool"}
+    engine.limit_states(ram_budget=None, disk_budget=None)
+    talk(engine)
+    assert places(engine) == {"a": "ram", "b": "ram", "c": "pool"}
+
+
 def test_without_a_choice_memory_takes_a_quarter_of_what_is_free_and_four_gib_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
