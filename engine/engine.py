@@ -21,7 +21,7 @@ from engine.checkpoints.foreign_files import shown
 from engine.checkpoints.model_folder import ModelFolder
 from engine.config import EngineConfig
 from engine.conversation_states import default_ram_budget
-from engine.errors import Cancelled, ContextFullError, EngineError, SettingError
+from engine.errors import Cancelled, ContextFullError, EngineError, ModelUnloadedError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SlotInfo
 from engine.kv_geometry import KvGeometry
 from engine.loading import LoadedModel, load_model
@@ -184,7 +184,8 @@ class Engine:
         return self._states.table()
 
     def close(self) -> None:
-        """Free weights and caches. Closing twice does nothing. What is still written to disk, packed weights
+        """Free weights and caches. Closing twice does nothing. Whoever asks for more of an answer gets a
+        ModelUnloadedError. What is still written to disk, packed weights
         and conversations' states for the next start, is written to the end; the process does not end before
         that.
         """
@@ -258,7 +259,8 @@ class Engine:
                 )
 
     def _loaded(self) -> Backend:
-        assert self._backend is not None, "the engine is closed"
+        if self._backend is None:
+            raise ModelUnloadedError
         return self._backend
 
 

@@ -72,5 +72,14 @@ class ComputeFaultError(EngineError):
     code = "compute-fault"
 
 
+class ModelUnloadedError(EngineError):
+    """The engine was closed, perhaps in the middle of an answer."""
+
+    code = "model-unloaded"
+
+    def __init__(self) -> None:
+        super().__init__("The model was unloaded.", "Load it again, then ask once more.")
+
+
 class Cancelled(Exception):  # noqa: N818  (not an error: the person asked for it)
     """Raised inside the engine when the caller's cancel event is set. Carries nothing."""

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from engine.errors import ModelUnloadedError
 from engine.generation import ReuseReason
 from engine.notices import Notice
 from engine.states.state import Home, State, as_ids
@@ -55,7 +56,7 @@ class Lease:
 
     @property
     def home(self) -> Home:
-        assert self.state.live is not None, "the lease was given back"
+        assert self.state.live is not None
         return self.state.live.home
 
     def prefill(
@@ -84,7 +85,14 @@ class Lease:
 
     def rewind(self, length: int) -> None:
         """Forget the tokens from `length` on."""
+        assert self._make_writable is not _refuse, "the state is somebody else's"
         self.state.truncate(length)
+
+    def end(self) -> None:
+        """The state was given back: what is asked for from now on raises ModelUnloadedError, for only a store
+        that closes takes a state out of an answer's hands. Nothing of the pool is held any more.
+        """
+        self._make_writable = _refuse
 
     def add_notice(self, notice: Notice) -> None:
         self._notices.append(notice)
@@ -99,3 +107,7 @@ class Lease:
         assert self.state.live is not None
         grown = self.state.live.sequence.length - self.state.length
         self.state.ids.extend(as_ids(ids[:grown]))
+
+
+def _refuse(_lease: Lease, _num_tokens: int) -> None:
+    raise ModelUnloadedError

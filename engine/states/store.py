@@ -113,6 +113,7 @@ class StateStore:
         if lease not in self._leases:
             return
         self._leases.remove(lease)
+        lease.end()
         state, conversation = lease.state, lease.conversation
         is_current = self._current.get(conversation) is lease
         if is_current:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from model_files import TINY_MODELS, copy_model, edit_json
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.errors import ContextFullError
+from engine.errors import ContextFullError, ModelUnloadedError
 from engine.generation import Finished, FinishReason, GenerationRequest, Prefilled, ReuseReason
 from engine.kv_geometry import PAGE
 from engine.states.kv_folder import default_root
@@ -227,6 +229,35 @@ class TestFaults:
         again = answer(engine, "chat", prompt)
         assert reuse(again) == (103, None, None)
         assert again.token_ids == cold(prompt)
+
+
+class TestUnloading:
+    @pytest.mark.parametrize("taken", [0, 1, 2])
+    def test_an_answer_whose_model_was_unloaded_ends_with_a_sentence(self, taken: int, load: Load) -> None:
+        """What was computed until then is kept like any other state."""
+        engine = load()
+        events = engine.generate(GenerationRequest(TEXT[:100], max_new_tokens=8, conversation="chat"))
+        for _ in range(taken):
+            next(events)
+        engine.close()
+        for _ in range(2):
+            with pytest.raises(ModelUnloadedError, match="was unloaded"):
+                engine.generate(GenerationRequest(TEXT[:100]))
+        with pytest.raises(ModelUnloadedError, match="was unloaded"):
+            list(events)
+        assert list(events) == []
+        again = answer(load(), "chat", TEXT[:110])
+        assert again.prefill.reused == (100 if taken else 0)
+
+    def test_an_answer_that_nobody_takes_does_not_keep_the_model_in_memory(self, load: Load) -> None:
+        engine = load()
+        events = engine.generate(GenerationRequest(TEXT[:100], conversation="chat"))
+        next(events)
+        backend = weakref.ref(engine._backend)
+        engine.close()
+        gc.collect()
+        assert backend() is None
+        events.close()
 
 
 class TestShortcuts:
