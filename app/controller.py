@@ -17,6 +17,7 @@ from app.answer_queue import Answering, AnswerQueue
 from app.answer_session import AnswerSession
 from app.conversations import Conversation, ConversationStore, ConversationSummary, Exchange, Message
 from app.engine_loop import EngineFactory, load_engine
+from app.kept_states import KeptStates, KeptStatesSession
 from app.load_marker import LoadMarker
 from app.message_sender import MessageSender, Sending
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
@@ -29,7 +30,7 @@ from app.store_session import StoreSession
 from app.worker import EngineWorker, SlotTable
 from engine.notices import Notice
 
-__all__ = ["Answering", "ChatController", "ModelPhase", "ModelState", "SlotTable"]
+__all__ = ["Answering", "ChatController", "KeptStates", "ModelPhase", "ModelState", "SlotTable"]
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class ChatController(QObject):
     answering_changed = Signal(bool)  # an answer is being written now, in any conversation
     answers_changed = Signal(object)  # Answering: where one is being written, and where they wait
     slots_changed = Signal(object)  # SlotTable
+    kept_states_measured = Signal(object)  # KeptStates
     model_state_changed = Signal(object)  # ModelState
     load_failed = Signal(
         object, object
@@ -96,6 +98,7 @@ class ChatController(QObject):
         self._answer = AnswerSession(self._worker, self._store, self._settings, self)
         self._queue = AnswerQueue(self._answer, self)
         self._sender = MessageSender(self._store, self._answer, self._queue, models=self._models, parent=self)
+        self._kept_states = KeptStatesSession(self._worker, self._settings, disk=self._disk, parent=self)
         self.slots = SlotTable()
         self._current_id: str | None = None
         self._view = 0  # counts what the chat pane was asked to show; an answer to an older wish is dropped
@@ -126,6 +129,8 @@ class ChatController(QObject):
         answer.active_changed.connect(self.answering_changed)
         answer.active_changed.connect(self._on_answer_active)
         answer.notice_raised.connect(self.notice_raised)
+        self._kept_states.measured.connect(self.kept_states_measured)
+        self._kept_states.notice_raised.connect(self.notice_raised)
         self._worker.slots_changed.connect(self._on_slots_changed)
 
     @property
@@ -345,6 +350,23 @@ class ChatController(QObject):
     def update_settings(self, **changes: Any) -> None:
         """Change fields of `settings` by name; the file follows on the disk's thread."""
         self._settings.change(**changes)
+
+    # What is kept of conversations beside their messages
+
+    def measure_kept_states(self) -> None:
+        """This and what changes it end in `kept_states_measured`."""
+        if not self._closed:
+            self._kept_states.measure()
+
+    def limit_kept_states(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
+        """None: chosen by itself. 0: nothing is kept."""
+        if not self._closed:
+            self._kept_states.limit(ram_bytes=ram_bytes, disk_bytes=disk_bytes)
+
+    def remove_kept_states(self) -> None:
+        """Of all conversations and models; they are read again when they go on."""
+        if not self._closed:
+            self._kept_states.remove_all()
 
     # Inside
 

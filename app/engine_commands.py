@@ -86,11 +86,24 @@ class Fork:
 
 
 @dataclass(frozen=True)
+class ForgetAll:
+    """Drop what is cached of all conversations, of other models too."""
+
+
+@dataclass(frozen=True)
+class LimitStates:
+    """Other budgets for what is kept of conversations; see `EngineConfig`."""
+
+    ram_bytes: int | None
+    disk_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Quit:
     pass
 
 
-EngineCommand = Load | Generate | Unload | Fork | Forget | Quit
+EngineCommand = Load | Generate | Unload | Fork | Forget | ForgetAll | LimitStates | Quit
 
 
 # Events

@@ -25,8 +25,10 @@ from app.engine_commands import (
     EngineCommand,
     EngineEvent,
     Forget,
+    ForgetAll,
     Fork,
     Generate,
+    LimitStates,
     Load,
     LoadCancelled,
     LoadFailed,
@@ -60,6 +62,7 @@ class ChatEngine(PromptEngine, Protocol):
     ) -> Iterator[GenerationEvent]: ...
     def fork(self, conversation: str, prompt_ids: Sequence[int]) -> int: ...
     def forget(self, conversation: str) -> None: ...
+    def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None: ...
     def slot_table(self) -> tuple[SlotInfo, ...]: ...
     def close(self) -> None: ...
 
@@ -104,6 +107,12 @@ class EngineLoop:
                     self._report_slots()
                 case Forget(conversation_id):
                     self._forget(conversation_id)
+                    self._report_slots()
+                case ForgetAll():
+                    self._forget_all()
+                    self._report_slots()
+                case LimitStates() as limits:
+                    self._limit_states(limits)
                     self._report_slots()
                 case Unload():
                     self._close_engine()
@@ -182,6 +191,24 @@ class EngineLoop:
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="freeing a conversation's memory")))
 
+    def _forget_all(self) -> None:
+        try:
+            if self._engine is not None:
+                for slot in self._engine.slot_table():
+                    self._engine.forget(slot.conversation)
+            for notice in _forget_all_files():
+                self._report(NoticeRaised(notice))
+        except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
+            self._report(NoticeRaised(notice_from(error, doing="removing what is kept of conversations")))
+
+    def _limit_states(self, limits: LimitStates) -> None:
+        """Without a model, the next load brings the limits with it."""
+        try:
+            if self._engine is not None:
+                self._engine.limit_states(ram_budget=limits.ram_bytes, disk_budget=limits.disk_bytes)
+        except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
+            self._report(NoticeRaised(notice_from(error, doing="limiting what is kept of conversations")))
+
     def _report_slots(self) -> None:
         try:
             slots = () if self._engine is None else self._engine.slot_table()
@@ -206,6 +233,12 @@ def _forget_files(conversation_id: str) -> tuple[Notice, ...]:
     from engine.states.kv_folder import default_root, forget_conversation
 
     return forget_conversation(default_root(), conversation_id)
+
+
+def _forget_all_files() -> tuple[Notice, ...]:
+    from engine.states.kv_folder import default_root, forget_all
+
+    return forget_all(default_root())
 
 
 BEGIN_ANEW = (

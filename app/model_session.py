@@ -103,7 +103,12 @@ class ModelSession(QObject):
     @property
     def engine_config(self) -> EngineConfig:
         settings = self._settings.current
-        return EngineConfig(context=settings.context_tokens, threads=settings.threads)
+        return EngineConfig(
+            context=settings.context_tokens,
+            threads=settings.threads,
+            state_ram_budget=settings.state_ram_bytes,
+            state_disk_budget=settings.state_disk_bytes,
+        )
 
     def load(self, path: Path) -> None:
         """Load `path`; a load that has not ended yet is given up."""

@@ -20,6 +20,7 @@ from engine.notices import Notice
 
 SETTINGS_VERSION = 1
 MAX_RECENT_MODELS = 10
+MAX_STATE_BYTES = 10**15  # more than any computer has
 _MAX_CONTEXT = 2**31 - 1  # tokens
 _MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
 
@@ -44,6 +45,8 @@ class Settings:
     threads: int | None = None  # None: all cores
     context_policy: ContextPolicy = ContextPolicy.STOP
     live_panel: bool = False  # shown
+    state_ram_bytes: int | None = None  # for what is computed of conversations; None: chosen by itself,
+    state_disk_bytes: int | None = None  # 0: nothing is kept
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)  # keys of other versions
 
 
@@ -100,6 +103,8 @@ def save_settings(path: Path, settings: Settings) -> None:
         "threads": settings.threads,
         "context_policy": settings.context_policy,
         "live_panel": settings.live_panel,
+        "state_ram_bytes": settings.state_ram_bytes,
+        "state_disk_bytes": settings.state_disk_bytes,
     }
     write_whole(path, json.dumps(values, indent=2) + "\n")
 
@@ -135,9 +140,9 @@ def _paths(value: Any) -> tuple[Path, ...]:
     return tuple(map(_path, value))[:MAX_RECENT_MODELS]
 
 
-def _count(maximum: int) -> Callable[[Any], int]:
+def _count(maximum: int, *, least: int = 1) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= maximum:
             raise ValueError
         return value
 
@@ -155,6 +160,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "threads": _optional(_count(_MAX_THREADS)),
     "context_policy": ContextPolicy,
     "live_panel": _flag,
+    "state_ram_bytes": _optional(_count(MAX_STATE_BYTES, least=0)),
+    "state_disk_bytes": _optional(_count(MAX_STATE_BYTES, least=0)),
 }
 
 

@@ -26,9 +26,11 @@ from app.engine_commands import (
     EngineCommand,
     EngineEvent,
     Forget,
+    ForgetAll,
     Fork,
     Generate,
     GenerateCommand,
+    LimitStates,
     Load,
     LoadCancelled,
     LoadFailed,
@@ -68,7 +70,7 @@ class EngineWorker(QObject):
     text_received = Signal(int, object)  # id, AnswerDelta; coalesced to about 30 ms
     answer_finished = Signal(int, object)  # id, Finished
     answer_failed = Signal(int, object)  # id, Notice
-    slots_changed = Signal(object)  # SlotTable; after each load, answer, fork, forget and unloading
+    slots_changed = Signal(object)  # SlotTable; after all that changes it
     notice_raised = Signal(object)  # Notice
 
     def __init__(self, *, engine_factory: EngineFactory = load_engine, parent: QObject | None = None) -> None:
@@ -124,6 +126,14 @@ class EngineWorker(QObject):
     def forget(self, conversation_id: str) -> None:
         """Free what the engine keeps of a conversation."""
         self._commands.put(Forget(conversation_id))
+
+    def forget_all(self) -> None:
+        """Free what the engine keeps of all conversations."""
+        self._commands.put(ForgetAll())
+
+    def limit_states(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
+        """Other budgets for what the engine keeps of conversations, from now on."""
+        self._commands.put(LimitStates(ram_bytes, disk_bytes))
 
     def shutdown(self) -> bool:
         """Cancel everything, wait for the thread, emit what it still had to say. False: it did not end in

@@ -185,6 +185,9 @@ class FakeEngine:
         self.script.forgotten.append(conversation)
         self.script.calls.append("forget")
 
+    def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None:
+        self.script.limits.append((ram_budget, disk_budget))
+
     def close(self) -> None:
         self.closed = True
         self.script.closed.append(self.summary.path)
@@ -215,6 +218,7 @@ class EngineScript:
     forked: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)  # of fork and forget, in their order
+    limits: list[tuple[int | None, int | None]] = field(default_factory=list)  # memory and disk
     closed: list[Path] = field(default_factory=list)
     engine_threads: set[int] = field(default_factory=set)
 

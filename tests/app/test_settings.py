@@ -36,6 +36,8 @@ FULL = Settings(
     context_policy=ContextPolicy.DROP_OLDEST,
     live_panel=True,
     threads=2,
+    state_ram_bytes=0,
+    state_disk_bytes=5 * 10**9,
     unknown={"from_the_future": {"a": [1, None]}},
 )
 
@@ -127,6 +129,10 @@ def test_a_mark_that_an_editor_put_in_front_does_no_damage(path: Path) -> None:
         ("theme", "pink"),
         ("theme", []),
         ("context_tokens", 0),
+        ("state_ram_bytes", -1),
+        ("state_ram_bytes", 1.5),
+        ("state_disk_bytes", "5 GB"),
+        ("state_disk_bytes", 10**16),
         ("context_tokens", "4096"),
         ("context_policy", "forget-everything"),
         ("live_panel", 1),

@@ -1,0 +1,99 @@
+"""What is kept of conversations beside their messages: how much that may be, how much it is, and where.
+
+It only saves time: whatever is removed is computed again from the messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from app.operations import BackgroundRunner
+from app.settings_keeper import SettingsKeeper
+from app.worker import EngineWorker
+
+
+@dataclass(frozen=True)
+class KeptStates:
+    """What lies on disk, of all models, and what is taken where nothing is chosen."""
+
+    folder: Path
+    num_bytes: int
+    default_ram_bytes: int
+    default_disk_bytes: int
+
+
+def measure() -> KeptStates:
+    """Its modules are imported on the thread that measures."""
+    from engine.conversation_states import default_ram_budget
+    from engine.states.kv_folder import default_limit, default_root, used_bytes
+
+    root = default_root()
+    return KeptStates(root, used_bytes(root), default_ram_budget(), default_limit(root))
+
+
+class KeptStatesSession(QObject):
+    """Limits, measures and removes it, without waiting for an answer that is being written."""
+
+    measured = Signal(object)  # KeptStates
+    notice_raised = Signal(object)
+
+    def __init__(
+        self,
+        worker: EngineWorker,
+        settings: SettingsKeeper,
+        *,
+        disk: BackgroundRunner,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._worker = worker
+        self._settings = settings
+        self._disk = disk
+
+    def measure(self) -> None:
+        """Ends in `measured`."""
+        self._disk.run(
+            measure,
+            self.measured.emit,
+            self.notice_raised.emit,
+            doing="looking at what is kept of conversations",
+        )
+
+    def limit(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
+        """From now on, and for what is kept already. None: chosen by itself. Ends in `measured`."""
+        self._settings.change(state_ram_bytes=ram_bytes, state_disk_bytes=disk_bytes)
+        self._worker.limit_states(ram_bytes=ram_bytes, disk_bytes=disk_bytes)
+
+        def shortened() -> KeptStates:
+            from engine.states.kv_folder import default_limit, default_root, shorten
+
+            root = default_root()
+            shorten(root, default_limit(root) if disk_bytes is None else disk_bytes)
+            return measure()
+
+        self._disk.run(
+            shortened,
+            self.measured.emit,
+            self.notice_raised.emit,
+            doing="limiting what is kept of conversations",
+        )
+
+    def remove_all(self) -> None:
+        """Ends in `measured`. An answer that is being written keeps what it needs until its end."""
+        self._worker.forget_all()
+
+        def removed() -> KeptStates:
+            from engine.states.kv_folder import default_root, shorten
+
+            shorten(default_root(), 0)  # what can't be removed is told by the engine's thread
+            return measure()
+
+        self._disk.run(
+            removed,
+            self.measured.emit,
+            self.notice_raised.emit,
+            doing="removing what is kept of conversations",
+        )

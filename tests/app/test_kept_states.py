@@ -1,0 +1,119 @@
+"""What is kept of conversations beside their messages: limited, measured and removed, at once."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+import torch
+from controller_steps import FIRST, begin, load, send, start
+
+from app.settings import load_settings
+from engine.generation import SlotInfo
+from engine.kv_geometry import KvGeometry
+from engine.states.kv_file import KvKey
+from engine.states.kv_folder import KvFolder, default_limit, default_root, used_bytes
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def kept_files() -> int:
+    """Three files of some model, the first one used the longest time ago; returns the size of each."""
+    key = KvKey("model", "native", KvGeometry("int8", ((1, 4),)))
+    folder = KvFolder(default_root(), key, context=64)
+    for number, name in enumerate(NAMES):
+        page = torch.zeros(key.geometry.page_bytes, dtype=torch.uint8)
+        folder.write(name, array("I", [1]), [page], used_ns=(number + 1) * 10**9)
+    folder.wait()
+    return used_bytes(default_root()) // len(NAMES)
+
+
+def test_what_is_on_disk_and_where_is_told_with_the_defaults(qtbot, controller, kept_files: int) -> None:
+    with qtbot.waitSignal(controller.kept_states_measured) as measured:
+        controller.measure_kept_states()
+    (kept,) = measured.args
+    assert (kept.folder, kept.num_bytes) == (default_root(), 3 * kept_files)
+    assert kept.default_disk_bytes == default_limit(default_root())
+    assert 0 <= kept.default_ram_bytes <= 4 * 2**30
+
+
+def test_limits_are_remembered_and_every_load_is_given_them(
+    qtbot, make_controller, script, app_paths
+) -> None:
+    controller = make_controller()
+    start(qtbot, controller)
+    with qtbot.waitSignal(controller.kept_states_measured):
+        controller.limit_kept_states(ram_bytes=0, disk_bytes=10**9)
+    load(qtbot, controller, FIRST)
+    assert controller.shutdown()
+    settings = load_settings(app_paths.settings_file).settings
+    assert (settings.state_ram_bytes, settings.state_disk_bytes) == (0, 10**9)
+    assert [(each.state_ram_budget, each.state_disk_budget) for each in script.configs] == [
+        (None, None),
+        (0, 10**9),
+    ]
+
+
+def test_a_lower_limit_holds_at_once_for_files_and_for_the_model_that_is_loaded(
+    qtbot, controller, script, kept_files: int
+) -> None:
+    start(qtbot, controller)
+    with qtbot.waitSignal(controller.kept_states_measured):
+        controller.limit_kept_states(ram_bytes=None, disk_bytes=2 * kept_files)
+    assert used_bytes(default_root()) == 2 * kept_files
+    qtbot.waitUntil(lambda: script.limits == [(None, 2 * kept_files)])
+
+
+def test_a_limit_of_nothing_leaves_nothing_on_disk_without_a_model_too(
+    qtbot, controller, script, kept_files: int
+) -> None:
+    with qtbot.waitSignal(controller.kept_states_measured) as measured:
+        controller.limit_kept_states(ram_bytes=0, disk_bytes=0)
+    assert measured.args[0].num_bytes == 0
+    assert script.limits == []
+
+
+def test_removing_all_forgets_what_the_engine_has_and_every_file(
+    qtbot, controller, script, kept_files: int
+) -> None:
+    start(qtbot, controller)
+    script.slots = tuple(
+        SlotInfo(name, tokens=1, pages=1, place="pool", reused=0, total=1) for name in NAMES[:2]
+    )
+    with qtbot.waitSignal(controller.kept_states_measured):
+        controller.remove_kept_states()
+    qtbot.waitUntil(lambda: script.forgotten == ["a", "b"])
+    assert list(default_root().iterdir()) == []
+
+
+def test_removing_all_does_not_wait_for_the_answer_that_is_being_written(
+    qtbot, controller, script, kept_files: int
+) -> None:
+    start(qtbot, controller)
+    gate = begin(qtbot, controller, script, "Hi")
+    with qtbot.waitSignal(controller.kept_states_measured) as measured:
+        controller.remove_kept_states()
+    assert measured.args[0].num_bytes == 0
+    assert controller.answering
+    with qtbot.waitSignal(controller.answering_changed):
+        gate.set()
+    send(qtbot, controller, "And after it")
+
+
+def test_after_the_end_nothing_is_asked_of_the_disk(qtbot, controller, kept_files: int) -> None:
+    start(qtbot, controller)
+    assert controller.shutdown()
+    controller.measure_kept_states()
+    controller.limit_kept_states(ram_bytes=0, disk_bytes=0)
+    controller.remove_kept_states()
+    assert used_bytes(default_root()) == 3 * kept_files
+
+
+def test_a_file_that_cannot_be_removed_is_told(qtbot, controller, record) -> None:
+    stuck = default_root() / f"{'0' * 24}-{'1' * 24}.safetensors"
+    (stuck / "something").mkdir(parents=True)  # a folder can't be removed as a file
+    told = record(notice=controller.notice_raised)
+    controller.remove_kept_states()
+    qtbot.waitUntil(lambda: bool(told))
+    assert [notice.code for _, notice in told] == ["state-file-stays"]
