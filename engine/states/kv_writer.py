@@ -63,6 +63,10 @@ class StoredState:
             self.ready, self.failed = False, True
             self._writer.unlink(self.path)
 
+    def stop(self) -> None:
+        """There will be no file of it, unless it is put at its place in this instant."""
+        self._stop.set()
+
     def give_up(self) -> None:
         """It can't be written, ever."""
         self.failed, self._pages = True, ()
@@ -123,7 +127,16 @@ class KvWriter:
             return len(self._jobs)
 
     def submit(self, state: StoredState, make_room: MakeRoom, on_end: OnEnd) -> None:
+        """An older write of the same file is given up: it would be replaced, and what is no longer true of
+        the state would appear with it.
+        """
         with self.lock:
+            for older in [older for older, _, _ in self._jobs if older.path == state.path]:
+                older.stop()
+            # The first is left to the thread: it may be in the middle of it.
+            self._jobs = deque(
+                job for number, job in enumerate(self._jobs) if not number or job[0].path != state.path
+            )
             self._jobs.append((state, make_room, on_end))
             if self._running:
                 return

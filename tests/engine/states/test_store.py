@@ -576,6 +576,47 @@ class TestPlaces:
         assert list((tmp_path / "states").iterdir()) == []
         store.give_back(lease)
 
+    def test_a_rewind_stops_every_write_of_what_was_longer(
+        self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two of the state wait behind another's, from two turns, when the person edits the first message."""
+        may_end = threading.Event()
+        monkeypatch.setattr(PartFile, "sync", lambda file: may_end.wait(60) and None)
+        store = make(slots=1, ram=0)
+        answer(store, "first", [1, *TEXT[:70]])
+        answer(store, "a", TEXT[:100])
+        answer(store, "second", [2, *TEXT[:70]])
+        answer(store, "a", TEXT[:150])
+        answer(store, "third", [3, *TEXT[:70]])
+        answer(store, "a", [*TEXT[:40], *OTHER[:20]])
+        may_end.set()
+        store.wait()
+        path = KvFolder(tmp_path / "states", KEY, context=CONTEXT).path("a")
+        assert path.parent.exists()
+        assert not path.exists()
+
+    def test_of_two_writes_of_one_state_only_the_last_is_made(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        may_end, lengths = threading.Event(), []
+        monkeypatch.setattr(PartFile, "sync", lambda file: may_end.wait(60) and None)
+        monkeypatch.setattr(
+            "engine.states.kv_writer.write_kv_file",
+            lambda *args, **settings: (
+                lengths.append(len(settings["ids"])),
+                write_kv_file(*args, **settings),
+            )[1],
+        )
+        store = make(slots=1, ram=0)
+        answer(store, "first", [1, *TEXT[:70]])
+        for length in (100, 150):
+            answer(store, "a", TEXT[:length])
+            answer(store, "first", [1, *TEXT[: length + 1]])
+        may_end.set()
+        store.wait()
+        assert lengths == [71, 102, 150], "the state of 100 tokens was replaced in the queue"
+        assert places(store) == {"first": "pool", "a": "disk"}
+
     def test_what_has_to_make_room_on_disk_goes_oldest_first(self, make: Make) -> None:
         store = make(disk=20_000)
         for name, start in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
