@@ -598,24 +598,26 @@ class TestPlaces:
     def test_of_two_writes_of_one_state_only_the_last_is_made(
         self, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        may_end, lengths = threading.Event(), []
-        monkeypatch.setattr(PartFile, "sync", lambda file: may_end.wait(60) and None)
-        monkeypatch.setattr(
-            "engine.states.kv_writer.write_kv_file",
-            lambda *args, **settings: (
-                lengths.append(len(settings["ids"])),
-                write_kv_file(*args, **settings),
-            )[1],
-        )
+        begun, may_end, lengths = threading.Event(), threading.Event(), []
+
+        def write(*args: Any, **settings: Any) -> PartFile:
+            lengths.append(len(settings["ids"]))
+            begun.set()
+            assert may_end.wait(60)
+            return write_kv_file(*args, **settings)
+
+        monkeypatch.setattr("engine.states.kv_writer.write_kv_file", write)
         store = make(slots=1, ram=0)
         answer(store, "first", [1, *TEXT[:70]])
-        for length in (100, 150):
-            answer(store, "a", TEXT[:length])
-            answer(store, "first", [1, *TEXT[: length + 1]])
+        answer(store, "a", TEXT[:100])
+        assert begun.wait(60)
+        answer(store, "second", [2, *TEXT[:70]])
+        answer(store, "a", TEXT[:150])
+        answer(store, "second", [2, *TEXT[:80]])
         may_end.set()
         store.wait()
-        assert lengths == [71, 102, 150], "the state of 100 tokens was replaced in the queue"
-        assert places(store) == {"first": "pool", "a": "disk"}
+        assert lengths == [71, 71, 150], "the state of 100 tokens was replaced in the queue"
+        assert places(store) == {"first": "disk", "second": "pool", "a": "disk"}
 
     def test_what_has_to_make_room_on_disk_goes_oldest_first(self, make: Make) -> None:
         store = make(disk=20_000)
