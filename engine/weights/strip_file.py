@@ -6,13 +6,17 @@ with its length, then of each tensor in the order of the data. CRC-32 finds ever
 neighbouring bits, and zlib's is faster than a disk (about 5 GB/s; BLAKE2b 0.8): these files guard against
 decay, not against forgery.
 
-The file is read by offset, not mapped, for the reasons given in `weight_file`. A piece is checked while the
-processor's cache still has it, so that costs little.
+Strips are mapped, so that a load takes no copy of what the system's cache holds anyway. `weight_file` says
+why the files of a model are not; these are ours: replaced and removed, but never changed. Before it is given
+away each piece is read through a small buffer to check it, so that a disk that fails or a file that was cut
+short is an error here, and not the end of the process at the first use of the map. What can't be mapped, or
+would not lie as vectors want it, is read into memory.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,7 +28,7 @@ from engine.errors import ModelFileError
 from engine.weights.part_file import lock_for_reading
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.strips import Bits, Group, Strip
-from engine.weights.weight_file import OnBytes, WeightFile, new_array, unwatched
+from engine.weights.weight_file import ALIGNMENT, OnBytes, WeightFile, new_array, unwatched
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,10 +91,11 @@ def in_data_order(entries: Mapping[str, StoredTensor]) -> list[str]:
 
 
 class StripFile:
-    """An open file of strips. What it gives is the caller's own memory, and may be asked for by several
-    threads at once.
+    """An open file of strips. What it gives outlives it, and may be asked for by several threads at once.
 
-    Reading raises StripFileError for what is damaged, and OutOfMemoryError.
+    Reading raises StripFileError for what is damaged, and OutOfMemoryError. Memory that is mapped may be
+    written to: that changes the caller's pages, not the file. As long as any of it is held, so is the lock
+    that keeps the file from being removed.
     """
 
     def __init__(self, path: Path, key: StripKey) -> None:
@@ -108,6 +113,7 @@ class StripFile:
         except BaseException:
             self.close()
             raise
+        self._map = _map_of(self._file)
         names = [name.rpartition("/")[::2] for name in in_data_order(self._entries)]
         self.in_order = tuple(name for name, part in names if part == "codes")
         self.strips = frozenset(self.in_order)
@@ -150,6 +156,7 @@ class StripFile:
         return self._as_tensor(stored, self._read(stored))
 
     def close(self) -> None:
+        self._map = None  # it ends with the last array in it
         self._file.close()
 
     def _as_tensor(self, name: str, values: npt.NDArray[np.uint8]) -> torch.Tensor:
@@ -161,25 +168,38 @@ class StripFile:
     def _read(self, name: str, on_bytes: OnBytes = unwatched) -> npt.NDArray[np.uint8]:
         """All bytes, which have the right checksum."""
         entry = self._entries[name]
-        buffer = new_array(entry.num_bytes, name)
+        mapped = self._mapped(entry)
+        buffer = new_array(entry.num_bytes, name) if mapped is None else mapped
         try:
-            checksum = self._read_checked(buffer, entry.start, on_bytes)
+            checksum = self._read_checked(entry, None if mapped is not None else buffer, on_bytes)
         except ModelFileError as error:
             raise StripFileError(_clause(error)) from error
         if checksum != self._checksums[name]:
             raise StripFileError(f"the checksum of {shown(name)} is wrong")
         return buffer
 
-    def _read_checked(self, buffer: npt.NDArray[np.uint8], start: int, on_bytes: OnBytes) -> int:
-        """Fills the buffer; the checksum of what came."""
-        view: Any = buffer
+    def _mapped(self, entry: StoredTensor) -> npt.NDArray[np.uint8] | None:
+        """Its place in the map; None where it has to be read."""
+        import numpy as np
+
+        whole = self._map
+        if entry.start % ALIGNMENT or not entry.num_bytes or whole is None:
+            return None
+        return np.frombuffer(whole, np.uint8, entry.num_bytes, entry.start)
+
+    def _read_checked(
+        self, entry: StoredTensor, buffer: npt.NDArray[np.uint8] | None, on_bytes: OnBytes
+    ) -> int:
+        """The checksum of what the file holds, which is put into the buffer if there is one."""
+        view: Any = bytearray(min(entry.num_bytes, _CHUNK_BYTES)) if buffer is None else buffer
         whole = memoryview(view)
         checksum = 0
-        for done in range(0, len(whole), _CHUNK_BYTES):
-            chunk = whole[done : done + _CHUNK_BYTES]
-            self._file.read_into(chunk, start + done)
+        for done in range(0, entry.num_bytes, _CHUNK_BYTES):
+            size = min(_CHUNK_BYTES, entry.num_bytes - done)
+            chunk = whole[:size] if buffer is None else whole[done : done + size]
+            self._file.read_into(chunk, entry.start + done)
             checksum = zlib.crc32(chunk, checksum)
-            on_bytes(len(chunk))
+            on_bytes(size)
         return checksum
 
     def _read_index(self, key: StripKey) -> tuple[dict[str, StoredTensor], dict[str, int]]:
@@ -204,6 +224,14 @@ class StripFile:
         self._file.read_into(memoryview(raw), stored.start)
         parts = (raw[at : at + CHECKSUM_BYTES] for at in range(0, len(raw), CHECKSUM_BYTES))
         return [int.from_bytes(part, "little") for part in parts]
+
+
+def _map_of(file: WeightFile) -> mmap.mmap | None:
+    """The whole file; None where the system doesn't map it, or it has become shorter."""
+    try:
+        return mmap.mmap(file.handle.fileno(), file.size, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError, OverflowError):
+        return None
 
 
 def _check_metadata(header: str, key: StripKey, file: str) -> None:

@@ -32,7 +32,7 @@ def unwatched(_: int) -> None:
     """For reading that nobody follows."""
 
 
-_ALIGNMENT = 64  # bytes, of a cache line and of the widest registers
+ALIGNMENT = 64  # bytes, of a cache line and of the widest registers
 _preadv = getattr(os, "preadv", None)  # Windows and old systems have none
 
 
@@ -98,10 +98,10 @@ def new_array(num_bytes: int, name: str) -> npt.NDArray[np.uint8]:
     import numpy as np
 
     try:
-        whole = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+        whole = np.empty(num_bytes + ALIGNMENT, np.uint8)
     except MemoryError as error:
         raise _no_memory(num_bytes, name) from error
-    start = -whole.ctypes.data % _ALIGNMENT
+    start = -whole.ctypes.data % ALIGNMENT
     return whole[start : start + num_bytes]
 
 

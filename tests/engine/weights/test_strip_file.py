@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import mmap
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from engine.checkpoints.foreign_files import file_error
+from engine.weights.part_file import remove_unused
 from engine.weights.strip_file import DTYPES, StripFile, StripFileError, StripKey
 from engine.weights.strip_writer import StripFileWriter
 from engine.weights.strips import Strip
@@ -325,3 +327,44 @@ def test_strips_are_read_by_several_threads_at_once(tmp_path: Path) -> None:
         found = list(pool.map(lambda name: raw_of(file.read_strip(name)), names))
     file.close()
     assert found == [raw_of(contents[name]) for name in names]
+
+
+def test_strips_lie_in_the_file_itself_where_vectors_can_use_them(tmp_path: Path) -> None:
+    even, odd = random_strip(64, 256), random_strip(7, 32, seed=5)
+    path = write(
+        tmp_path / "made.safetensors", {"even": even, "odd": odd, "next": random_strip(64, 64, seed=9)}
+    )
+    file = StripFile(path, KEY)
+    found = {name: file.read_strip(name) for name in ("even", "odd", "next")}
+    file.close()
+    assert {name: raw_of(strip) for name, strip in found.items()} == {
+        "even": raw_of(even),
+        "odd": raw_of(odd),
+        "next": raw_of(moved),
+    }
+    for strip in found.values():
+        assert all(part.data_ptr() % 64 == 0 for part in (strip.codes, strip.scales))
+    found["even"].codes[0, 0] += 1
+    assert read(path)["even"] == raw_of(even), "the file stays as it is"
+
+
+def test_where_the_system_maps_nothing_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> mmap.mmap:
+        raise OSError(errno.ENODEV, "No such device")
+
+    path = write(tmp_path / "made.safetensors", SMALL)
+    mapped = read(path)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    assert read(path) == mapped
+
+
+def test_mapped_strips_keep_their_file_from_being_removed(tmp_path: Path) -> None:
+    path = write(tmp_path / "made.safetensors", {"s": random_strip(64, 256)})
+    file = StripFile(path, KEY)
+    strip = file.read_strip("s")
+    file.close()
+    assert not remove_unused(path)
+    del strip
+    assert remove_unused(path)
