@@ -7,7 +7,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from engine.code_cache import CodeCache, default_root
 from engine.runtime import await_libraries
+
+_PIPELINE = 1  # raised with every change of how a text is made into code
 
 _compiling = threading.Lock()
 
@@ -25,7 +28,7 @@ def begin_compiling(texts: Sequence[str]) -> None:
 
 def compiled(text: str) -> Any | None:
     """The execution engine that owns the code of a module. None where LLVM can't be had: every caller has a
-    plain path in torch beside it. A text is compiled once (some 0.1 s).
+    plain path in torch beside it. A text is compiled once (some 0.1 s) on each machine, and its code kept.
     """
     with _compiling:
         return _compiled_once(text)
@@ -40,25 +43,44 @@ def _compiled_once(text: str) -> Any | None:
     try:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        return compiled_for(text, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        return compiled_for(text, cpu, features, cache=CodeCache(default_root()))
     except RuntimeError:  # an LLVM that is too old for the text, or a system that lets no memory be code
         return None
 
 
-def compiled_for(text: str, cpu: str, features: str = "") -> Any:
+def compiled_for(text: str, cpu: str, features: str = "", *, cache: CodeCache | None = None) -> Any:
     """For a processor and features in LLVM's words, which this one has to have; LLVM is initialised. Raises
     RuntimeError.
+
+    cache: where code is looked for before it is made, and kept. Nowhere if None.
     """
     import llvmlite.binding as llvm
 
     machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
-    engine = llvm.create_mcjit_compiler(optimised_module(text, machine), machine)
+    key = (text, cpu, features, machine.triple, _compiler_version())
+    code = None if cache is None else cache.get(key)
+    if code is None:
+        code = machine.emit_object(optimised_module(text, machine))
+        if cache is not None:
+            cache.put(key, code)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine
 
 
+def _compiler_version() -> str:
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    return f"llvmlite {llvmlite.__version__}, LLVM {llvm.llvm_version_info}, pipeline {_PIPELINE}"
+
+
 def optimised_module(text: str, machine: Any) -> Any:
-    """The text as an LLVM module for that target machine. Raises RuntimeError."""
+    """The text as an LLVM module for that target machine. Raises RuntimeError. What is changed here or in
+    the target machine's options has to change `_PIPELINE` too.
+    """
     import llvmlite.binding as llvm
 
     module = llvm.parse_assembly(text)

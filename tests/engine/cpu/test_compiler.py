@@ -8,6 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
+from engine.code_cache import CodeCache
 from engine.cpu import compiler
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,3 +52,25 @@ def test_no_torch_is_needed() -> None:
 
 def test_an_unusable_text_is_none_and_no_error() -> None:
     assert compiler.compiled("this is no program") is None
+
+
+def test_kept_code_is_used_without_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    cpu, text = llvm.get_host_cpu_name(), text_that_gives(43)
+    cache = CodeCache(tmp_path)
+    assert answer(compiler.compiled_for(text, cpu, cache=cache)) == 43
+    compiled = compiler.optimised_module
+
+    def never(*_: object) -> None:
+        raise AssertionError("it was there already")
+
+    monkeypatch.setattr(compiler, "optimised_module", never)
+    assert answer(compiler.compiled_for(text, cpu, cache=cache)) == 43
+    monkeypatch.setattr(compiler, "optimised_module", compiled)
+    [path] = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    assert answer(compiler.compiled_for(text, cpu, cache=cache)) == 43
+    assert answer(compiler.compiled_for(text_that_gives(44), cpu, cache=cache)) == 44
