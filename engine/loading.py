@@ -83,13 +83,11 @@ def _load(
     cancel: threading.Event | None,
 ) -> LoadedModel:
     on_progress(LoadProgress(LoadStage.OPEN))
+    begin_runtime()
     resolved, notices = _resolve(folder, config)
-    # The library builds its vocabulary with the interpreter's lock held, and takes several times as long
-    # while others change the process's memory map: so nothing goes on beside it.
     tokenizer = load_tokenizer(folder.tokenizer)
     template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
     _stop_if(cancel)
-    begin_runtime()
     packed = resolved.weights != "native"
     begin_compiling(_kernel_texts(resolved, strips=packed or _has_strips(folder)))
     model = model_identity(folder)

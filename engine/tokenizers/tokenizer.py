@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.checkpoints.foreign_files import shown
 from engine.errors import TokenizerError
+from engine.runtime import await_libraries
 from engine.tokenizers.added_tokens import AddedTokenMatcher, Run, TextSpan
 from engine.tokenizers.gguf_tokenizer import GgufTokenizerData, read_gguf_tokenizer
 from engine.tokenizers.hf_tokenizer import HfTokenizerFiles, read_tokenizer_json
@@ -213,8 +214,12 @@ def _build_model(model: BytePairModel, control: Collection[str]) -> Any:
 
 
 def _library_model(model: BytePairModel) -> Any:
+    """Not as long as others change the process's memory map: that makes it hold the lock several times as
+    long.
+    """
     from tokenizers.models import BPE
 
+    await_libraries()
     merges: Any = model.merges  # the library's hints say a list of pairs, and it takes any sequence
     return _library_call(
         "build this tokenizer's vocabulary",
