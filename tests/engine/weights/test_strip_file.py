@@ -330,10 +330,8 @@ def test_strips_are_read_by_several_threads_at_once(tmp_path: Path) -> None:
 
 
 def test_strips_lie_in_the_file_itself_where_vectors_can_use_them(tmp_path: Path) -> None:
-    even, odd = random_strip(64, 256), random_strip(7, 32, seed=5)
-    path = write(
-        tmp_path / "made.safetensors", {"even": even, "odd": odd, "next": random_strip(64, 64, seed=9)}
-    )
+    even, odd, moved = random_strip(64, 256), random_strip(7, 32, seed=5), random_strip(64, 64, seed=9)
+    path = write(tmp_path / "made.safetensors", {"even": even, "odd": odd, "next": moved})
     file = StripFile(path, KEY)
     found = {name: file.read_strip(name) for name in ("even", "odd", "next")}
     file.close()
