@@ -53,6 +53,10 @@ class KvFileError(Exception):
         self.outdated = outdated
 
 
+class KvFileReplaced(KvFileError):  # noqa: N818  (nothing is wrong with it)
+    """The file is sound, but holds other ids: another process has put it there."""
+
+
 class WritingStopped(Exception):  # noqa: N818  (it is no error: somebody wanted it)
     """Raised in the middle of a write once that is wanted."""
 
@@ -134,12 +138,12 @@ def read_kv_header(path: Path, key: KvKey, *, context: int) -> KvHeader:
 
 def read_kv_pages(path: Path, key: KvKey, *, context: int, ids: array[int], count: int) -> list[torch.Tensor]:
     """The first `count` pages of the file, uint8 (page_bytes,) each. It must still hold exactly `ids`: a
-    second process may have replaced it. Raises KvFileError.
+    second process may have replaced it. Raises KvFileError, KvFileReplaced for that.
     """
     with _opened(path) as file:
         header = _read_header(file, key, context)
         if header.ids != ids:
-            raise KvFileError("it holds something else by now")
+            raise KvFileReplaced("it holds something else by now")
         size = key.geometry.page_bytes
         return [
             _read_page(file, header.start + index * size, size, header.checksums[index])

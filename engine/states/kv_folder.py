@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import re
 import shutil
 from array import array
@@ -27,7 +28,14 @@ from engine.kept_files import (
     remove_oldest,
 )
 from engine.notices import Notice
-from engine.states.kv_file import KvFileError, KvKey, file_bytes, read_kv_header, read_kv_pages
+from engine.states.kv_file import (
+    KvFileError,
+    KvFileReplaced,
+    KvKey,
+    file_bytes,
+    read_kv_header,
+    read_kv_pages,
+)
 from engine.states.kv_writer import StoredState, writer_of
 
 if TYPE_CHECKING:
@@ -121,20 +129,13 @@ class KvFolder:
         remove_abandoned(self.root, _PART_NAME)
         shorten(self.root, self._limit)
         mine = _digest(self._key.as_json())
-        found = []
-        for kept in kept_files(self.root, _FILE_NAME):
-            if kept.path.stem.partition("-")[2] != mine:
-                continue
-            try:
-                header = read_kv_header(kept.path, self._key, context=self._context)
-            except KvFileError as error:
-                self._unusable(kept.path, error)
-                continue
-            if self.path(header.conversation) == kept.path:
-                found.append(self._stored(header.conversation, header.ids, kept.used_ns))
-            else:
-                self._unusable(kept.path, KvFileError("its name belongs to another conversation"))
-        return found
+        paths = [kept.path for kept in kept_files(self.root, _FILE_NAME)]
+        found = (self._look_at(path) for path in paths if path.stem.partition("-")[2] == mine)
+        return [stored for stored in found if stored is not None]
+
+    def find(self, conversation: str) -> StoredState | None:
+        """What is there now of a conversation, as `index` says it."""
+        return self._look_at(self.path(conversation))
 
     def has_other_model(self, conversation: str) -> bool:
         """Whether something is kept of the conversation, but of another model."""
@@ -142,16 +143,22 @@ class KvFolder:
         return any(path.name.startswith(f"{name}-") and path != own for path in entries(self.root))
 
     def read(self, stored: StoredState, count: int) -> list[torch.Tensor] | None:
-        """The first `count` pages. None: the file had to make room for others. Raises KvFileError if it can't
-        be used; it is removed then, and a notice says so.
+        """The first `count` pages. None: the file had to make room for others, or another process has put
+        another in its place, see `find`. Raises KvFileError if it can't be used; it is removed then, and a
+        notice says so.
         """
-        try:
-            return read_kv_pages(stored.path, self._key, context=self._context, ids=stored.ids, count=count)
-        except KvFileError as error:
-            if not stored.path.exists():
+        while (seen := _identity(stored.path)) is not None:
+            try:
+                return read_kv_pages(
+                    stored.path, self._key, context=self._context, ids=stored.ids, count=count
+                )
+            except KvFileReplaced:
                 return None
-            self._unusable(stored.path, error)
-            raise
+            except KvFileError as error:
+                if self._remove(stored.path, seen):
+                    self._unusable(error)
+                    raise
+        return None
 
     def write(
         self, conversation: str, ids: array[int], pages: Sequence[torch.Tensor], *, used_ns: int
@@ -183,15 +190,38 @@ class KvFolder:
             stuck, self._writer.stuck[:] = tuple(self._writer.stuck), []
         return (*found, *(_stuck(path) for path in stuck))
 
-    def _stored(self, conversation: str, ids: array[int], used_ns: int) -> StoredState:
-        return StoredState(
-            self._writer,
-            self.path(conversation),
-            self._key,
-            conversation=conversation,
-            ids=ids,
-            used_ns=used_ns,
-        )
+    def _look_at(self, path: Path) -> StoredState | None:
+        """The state in a file, by its header alone. None: there is none; what can't be used is removed."""
+        while (seen := _identity(path)) is not None:
+            try:
+                header = read_kv_header(path, self._key, context=self._context)
+                if self.path(header.conversation) != path:
+                    raise KvFileError("its name belongs to another conversation")
+            except KvFileError as error:
+                if self._remove(path, seen):
+                    self._unusable(error)
+                    return None
+            else:
+                return StoredState(
+                    self._writer,
+                    path,
+                    self._key,
+                    conversation=header.conversation,
+                    ids=header.ids,
+                    used_ns=seen.st_mtime_ns,
+                )
+        return None
+
+    def _remove(self, path: Path, seen: os.stat_result) -> bool:
+        """Removes a file that can't be used. False: it is not the one that was seen, but what another process
+        has put in its place since.
+        """
+        with self._writer.lock:
+            now = _identity(path)
+            if now is None or not _same(now, seen):
+                return False
+            self._writer.unlink(path)
+            return True
 
     def _make_room(self, stored: StoredState) -> bool:
         """Before a write, on the writer's thread. What was used later than this state stays; False: then
@@ -241,7 +271,7 @@ class KvFolder:
                 )
             )
 
-    def _unusable(self, path: Path, error: KvFileError) -> None:
+    def _unusable(self, error: KvFileError) -> None:
         self._notices.append(
             Notice(
                 "state-outdated",
@@ -255,8 +285,6 @@ class KvFolder:
                 "If this happens more than once, check the disk.",
             )
         )
-        with self._writer.lock:
-            self._writer.unlink(path)
 
 
 def _forget(root: Path, conversation: str | None) -> tuple[Notice, ...]:
@@ -270,6 +298,24 @@ def _forget(root: Path, conversation: str | None) -> tuple[Notice, ...]:
                 writer.unlink(path)
         stuck, writer.stuck[:] = tuple(writer.stuck), []
     return tuple(_stuck(path) for path in stuck)
+
+
+def _identity(path: Path) -> os.stat_result | None:
+    """None: there is no such file, or none that can be reached."""
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Whether both are of one file, unchanged."""
+    return (one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) == (
+        other.st_dev,
+        other.st_ino,
+        other.st_size,
+        other.st_mtime_ns,
+    )
 
 
 def _digest(text: str) -> str:

@@ -98,8 +98,8 @@ class Parking:
         return True
 
     def pages(self, state: State, count: int) -> list[torch.Tensor] | None:
-        """Copies of the first `count` pages of a state that is in no pool. None: they can't be had any more,
-        and nothing is left of the state.
+        """Copies of the first `count` pages of a state that is in no pool. None: they can't be had any more;
+        the state is what another process has put in its file's place, or nothing is left of it.
         """
         if state.ram is not None:
             return list(state.ram.pages[:count])
@@ -113,7 +113,11 @@ class Parking:
             self._lose(state, told=True)
             return None
         if pages is None:
-            self._lose(state)
+            found = self._folder.find(state.conversation)
+            if found is None:
+                self._lose(state)
+            else:
+                state.become(found)
         return pages
 
     def is_of_other_model(self, conversation: str) -> bool:

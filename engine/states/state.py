@@ -151,6 +151,12 @@ class State:
             self.disk = None
         del self.ids[len(self.disk.ids) if self.disk is not None else 0 :]
 
+    def become(self, disk: DiskCopy) -> None:
+        """A file that is now in the place of its own is all that counts."""
+        self.release_live()
+        self.ram, self.disk = None, disk
+        self.ids[:] = disk.ids
+
     def drop_disk(self) -> None:
         if self.disk is not None:
             self.disk.remove()

@@ -17,10 +17,12 @@ import pytest
 import torch
 from state_fakes import GEOMETRY, FakePool, cold_logits, new_home
 
+from engine.backend import Sequence as PageTable
 from engine.errors import OutOfMemoryError
 from engine.generation import ReuseReason
 from engine.kv_geometry import PAGE, KvGeometry
-from engine.states.kv_file import KvKey, write_kv_file
+from engine.states import kv_folder
+from engine.states.kv_file import KvFileError, KvKey, write_kv_file
 from engine.states.kv_folder import KvFolder, forget_conversation
 from engine.states.lease import Lease
 from engine.states.store import StateStore
@@ -94,6 +96,17 @@ def places(store: StateStore) -> dict[str, str]:
 
 def codes(store: StateStore, lease: Lease) -> list[str]:
     return [notice.code for notice in (*lease.take_notices(), *store.take_notices())]
+
+
+def write_state(conversation: str, ids: Sequence[int], path: Path) -> None:
+    """As another window does it: a whole file, put in the place of the one that is there."""
+    home = new_home(CONTEXT // PAGE)
+    sequence = PageTable()
+    assert home.ledger.make_writable(sequence, len(ids))
+    home.backend.prefill(ids, sequence, home.ledger.pool)
+    pages = home.ledger.read(sequence)
+    stop = threading.Event()
+    write_kv_file(path, KEY, conversation=conversation, ids=array("I", ids), pages=pages, stop=stop).finish()
 
 
 class TestReuse:
@@ -757,6 +770,55 @@ class TestDisk:
         assert (lease.reused, codes(store, lease)) == (0, ["state-unusable"])
         assert not path.exists()
         assert answer(store, "b", TEXT[:100]).reused == 99, "of the answer just now, not of the file"
+
+    @pytest.mark.parametrize("other", [TEXT[:250], TEXT[:60], [*TEXT[:50], *OTHER[:90]]])
+    def test_what_another_window_has_put_in_a_files_place_is_used_and_stays(
+        self, other: list[int], make: Make, tmp_path: Path
+    ) -> None:
+        """The conversation went on there, or was edited; this window has seen the file before."""
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        store = make()
+        assert places(store) == {"a": "disk"}
+        path = KvFolder(tmp_path / "states", KEY, context=CONTEXT).path("a")
+        write_state("a", other, path)
+        lease = answer(store, "b", [*other, 7])
+        assert (lease.reused, codes(store, lease)) == (len(other), [])
+        assert path.exists()
+        lease = answer(store, "a", [*other, 8])
+        assert (lease.reused, lease.reason, codes(store, lease)) == (len(other), None, [])
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_a_good_file_that_takes_a_damaged_ones_place_just_now_is_not_removed(
+        self, known: bool, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between the look at the damaged one and its removal."""
+        path = KvFolder(tmp_path / "states", KEY, context=CONTEXT).path("a")
+        write_state("a", TEXT[:150], path)
+        good = path.read_bytes()
+        store = make()
+        if known:
+            assert places(store) == {"a": "disk"}
+        damaged = bytearray(good)
+        damaged[-1500 if known else 300] ^= 1
+        path.write_bytes(damaged)
+        name = "read_kv_pages" if known else "read_kv_header"
+        real = getattr(kv_folder, name)
+
+        def then_replaced(*args: Any, **settings: Any) -> Any:
+            try:
+                return real(*args, **settings)
+            except KvFileError:
+                fresh = tmp_path / "fresh"
+                fresh.write_bytes(good)
+                fresh.replace(path)
+                raise
+
+        monkeypatch.setattr(kv_folder, name, then_replaced)
+        lease = answer(store, "a", TEXT[:160])
+        assert (lease.reused, codes(store, lease)) == (150, [])
+        assert path.exists()
 
     def test_more_tokens_than_the_context_are_dropped(self, make: Make) -> None:
         store = make()
