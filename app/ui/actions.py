@@ -37,6 +37,7 @@ class WindowActions:
     focus_message: QAction
     toggle_live: QAction
     toggle_sidebar: QAction
+    kept_states: QAction
     show_menu: QAction
     close: QAction
     quit: QAction
@@ -72,6 +73,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         focus_message=action("Write a message", "Ctrl+L"),
         toggle_live=action("Show what the engine keeps", "Ctrl+J"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
+        kept_states=action("What is kept of conversations…"),
         show_menu=action("Menu", "F10"),
         close=action("Close window", "Ctrl+W"),
         quit=action("Quit", "Ctrl+Q"),
@@ -90,6 +92,7 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()
     menu.addActions([actions.toggle_sidebar, actions.toggle_live, actions.focus_message])
+    menu.addAction(actions.kept_states)
     theme_menu = menu.addMenu("Theme")
     theme_menu.addActions(list(actions.themes.values()))
     menu.addSeparator()

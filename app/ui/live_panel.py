@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QModelIndex, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QListView, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QListView,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.ui.elided_label import ElidedLabel
 from app.ui.slot_delegate import SlotDelegate
@@ -30,9 +39,10 @@ _EMPTY = "Nothing is kept yet. What the model has read of a chat will be listed 
 
 
 class LivePanel(QWidget):
-    """Shows what it is told. Signals: open_requested(conversation id)."""
+    """Shows what it is told. Signals: open_requested(conversation id), limits_requested."""
 
     open_requested = Signal(str)
+    limits_requested = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -118,10 +128,23 @@ class LivePanel(QWidget):
             column.addLayout(_padded(_heading(title, self)))
             column.addLayout(_padded(part))
             column.addSpacing(SPACE_M)
-        column.addLayout(_padded(_heading("Kept of conversations", self)))
+        column.addLayout(self._kept_heading())
         column.addLayout(_padded(self._empty))
         column.addWidget(self.view, 1)
         column.addStretch(0)
+
+    def _kept_heading(self) -> QHBoxLayout:
+        limits = QToolButton(self)
+        limits.setText("Limits…")
+        limits.setAccessibleName("Limit or remove what is kept of conversations")
+        limits.setToolTip("Limit or remove what is kept of conversations")
+        limits.setProperty("role", "small")
+        limits.clicked.connect(self.limits_requested)
+        row = QHBoxLayout()
+        row.setContentsMargins(SPACE_L, 0, SPACE_M, 0)
+        row.addWidget(_heading("Kept of conversations", self), 1)
+        row.addWidget(limits)
+        return row
 
     def _show_answer(self) -> None:
         title = self._titles.get(self._writing or "", "New chat") if self._writing else _NOTHING

@@ -27,6 +27,7 @@ from app.ui.conversation_model import shown_title
 from app.ui.drop_target import DropTarget
 from app.ui.header import Header
 from app.ui.icons import app_icon
+from app.ui.kept_states_dialog import KeptStatesDialog
 from app.ui.live_panel import LivePanel
 from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
@@ -199,6 +200,7 @@ class MainWindow(QMainWindow):
         self.header.sidebar_toggled.connect(self._toggle_sidebar)
         self.header.live_toggled.connect(self._toggle_live)
         self.panel.open_requested.connect(self._open_conversation)
+        self.panel.limits_requested.connect(self._show_kept_states)
         self.status.context.policy_chosen.connect(self._choose_policy)
 
         # From the controller to the person; of conversations, answers and notices see the presenters
@@ -225,6 +227,7 @@ class MainWindow(QMainWindow):
         actions.copy_answer.triggered.connect(self.chat.copy_last_answer)
         actions.toggle_live.triggered.connect(self._toggle_live)
         actions.toggle_sidebar.triggered.connect(self._toggle_sidebar)
+        actions.kept_states.triggered.connect(self._show_kept_states)
         actions.show_menu.triggered.connect(self.header.menu_button.showMenu)
         actions.close.triggered.connect(self.close)
         actions.quit.triggered.connect(self.close)
@@ -290,6 +293,19 @@ class MainWindow(QMainWindow):
     def _choose_theme(self, choice: ThemeChoice) -> None:
         theme_manager().apply(choice)
         self.controller.update_settings(theme=choice)
+
+    def _show_kept_states(self) -> None:
+        controller = self.controller
+        dialog = KeptStatesDialog(controller.settings, self)
+        dialog.limited.connect(
+            lambda memory, disk: controller.limit_kept_states(ram_bytes=memory, disk_bytes=disk)
+        )
+        dialog.removal_asked.connect(controller.remove_kept_states)
+        controller.kept_states_measured.connect(dialog.show_kept)
+        dialog.measure_asked.connect(controller.measure_kept_states)
+        controller.slots_changed.connect(dialog.refresh)
+        dialog.refresh()
+        dialog.open()
 
     def _ask_to_open(self, url: QUrl) -> None:
         dialogs.ask_to_open(self, url)

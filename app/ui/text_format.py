@@ -5,14 +5,38 @@ Sizes are decimal (1 GB = 10^9 bytes), as model pages and most file managers giv
 
 from __future__ import annotations
 
+import re
 from datetime import date
+from decimal import Decimal
 
+from app.settings import MAX_STATE_BYTES
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(
+    r"(?P<sign>[-\u2212]?)(?P<number>[0-9]{1,20}(?:[.,][0-9]{1,20})?) ?(?P<unit>[kmgt]b)?",
+    re.IGNORECASE | re.ASCII,
+)
 _THIN = "\u202f"  # narrow no-break space between a number and its unit
 
 
 def format_bytes(count: int) -> str:
     """93_412_352 -> "93 MB"; two digits that count, at least."""
     return _scaled(count, ("bytes", "kB", "MB", "GB", "TB"))
+
+
+def parse_bytes(text: str) -> int:
+    """ "2.5" -> 2_500_000_000, as are "2,5" and "2.5 GB"; "500 MB" -> 500_000_000. Raises ValueError with a
+    sentence that says what is wrong and what to write.
+    """
+    found = _SIZE.fullmatch(" ".join(text.split()))
+    if found is None:
+        raise ValueError(f"“{text.strip()}” is no size. Write gigabytes, such as 2.5, or 0 to keep nothing.")
+    if found["sign"]:
+        raise ValueError(f"“{text.strip()}” is below 0. Write 0 to keep nothing.")
+    count = Decimal(found["number"].replace(",", ".")) * _UNITS[(found["unit"] or "GB").upper()]
+    if count > MAX_STATE_BYTES:
+        raise ValueError(f"“{text.strip()}” is more than any computer has. Write a smaller number.")
+    return int(count)
 
 
 def format_count(count: int) -> str:
