@@ -80,14 +80,18 @@ class StatusLine(QWidget):
 
     def _show_speed(self, words: str) -> None:
         self.speed.setText(words)
-        self.speed.setVisible(bool(words))
         self._fit()
 
     def _fit(self) -> None:
-        """Where the device's name would be left with next to nothing, the meter says less."""
+        """Where the device's name would be left with next to nothing, the meter says less, and the speed,
+        which stands under the answer as well, goes.
+        """
+        speed = self.speed.sizeHint().width() + SPACE_L if self.speed.text() else 0
+        room = self.width() - 2 * SPACE_M - _ICON - SPACE_S
+        room -= min(self.device.sizeHint().width(), _LEAST_DEVICE) + SPACE_L
         self.context.set_short(False)
-        device = self.device.sizeHint().width()
-        self.context.set_short(self.sizeHint().width() - max(0, device - _LEAST_DEVICE) > self.width())
+        self.context.set_short(self.context.sizeHint().width() + speed > room)
+        self.speed.setVisible(bool(speed) and self.context.sizeHint().width() + speed <= room)
 
     # Qt overrides
 

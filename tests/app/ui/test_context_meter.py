@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.context_policy import ContextPolicy
+from app.conversations import AnswerStats
 from app.ui.context_meter import ContextMeter, ContextUse
 from app.ui.status_line import StatusLine
 
@@ -49,18 +50,38 @@ def test_the_policy_is_chosen_in_its_menu_and_told_in_its_tooltip(meter: Context
     assert [one.isChecked() for one in meter.menu.actions() if one.isCheckable()] == [False, True]
 
 
-def test_what_the_button_says_gives_way_before_the_device_does(qtbot) -> None:
+def test_what_the_status_line_says_twice_gives_way_before_the_device_does(qtbot) -> None:
     line = StatusLine()
     qtbot.addWidget(line)
     line.show()
     line.device.setText("A processor with a long name — this version uses no graphics card")
     line.context.set_use(120_000, 131_072)
-    line.set_last_answer(None)
+    line.set_last_answer(AnswerStats(30, 20, 0.5, 4000, 2.0, "end", "cpu"))
     line.resize(1200, line.height())
     assert line.context.button.text() == "When the context is full"
+    assert line.speed.isVisible()
     line.resize(640, line.height())
     assert line.context.button.text() == ""
     assert line.context.button.toolTip() == "When the context is full"
     qtbot.waitUntil(lambda: line.device.width() >= 100)
     line.resize(1200, line.height())
     assert line.context.button.text() == "When the context is full"
+    assert line.speed.isVisible()
+
+
+@pytest.mark.parametrize("width", range(640, 1300, 60))
+def test_no_word_of_the_status_line_is_cut_however_its_texts_change(qtbot, width: int) -> None:
+    line = StatusLine()
+    qtbot.addWidget(line)
+    line.resize(width, 30)
+    line.show()
+    for used, words in ((7, "A processor"), (120_000, "A processor " * 9), (2224, "A processor")):
+        line.device.setText(words)
+        line.context.set_use(used, 131_072)
+        line.set_last_answer(AnswerStats(30, 20, 0.5, used, 2.0, "end", "cpu"))
+        parts = (line.context.words, line.context.button, line.speed)
+        qtbot.waitUntil(
+            lambda parts=parts: all(
+                part.isHidden() or part.width() >= part.sizeHint().width() for part in parts
+            )
+        )
