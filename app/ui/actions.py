@@ -73,7 +73,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         focus_message=action("Write a message", "Ctrl+L"),
         toggle_live=action("Show what the engine keeps", "Ctrl+J"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
-        kept_states=action("What is kept of conversations…"),
+        kept_states=action("Limits of what is kept…"),
         show_menu=action("Menu", "F10"),
         close=action("Close window", "Ctrl+W"),
         quit=action("Quit", "Ctrl+Q"),

@@ -135,7 +135,7 @@ class KeptStatesDialog(QDialog):
             grid.addWidget(label, row, 0)
             grid.addWidget(field, row, 1)
             grid.addWidget(QLabel("GB", self), row, 2)
-        grid.addWidget(hint, 2, 1, 1, 2)
+        grid.addWidget(hint, 2, 0, 1, 3)
         card = QFrame(self)
         set_role(card, "card")
         use = QVBoxLayout()
@@ -153,9 +153,9 @@ class KeptStatesDialog(QDialog):
         column.addLayout(grid)
         column.addWidget(self.error)
         column.addWidget(card)
-        column.addStretch(1)
         column.addWidget(self.buttons)
-        self.setMinimumWidth(_WIDTH)
+        column.setSizeConstraint(QVBoxLayout.SizeConstraint.SetFixedSize)  # as high as what it says now
+        explanation.setFixedWidth(_WIDTH - 2 * SPACE_XL)
 
 
 def _field(name: str, parent: QWidget) -> QLineEdit:

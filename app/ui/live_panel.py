@@ -142,7 +142,7 @@ class LivePanel(QWidget):
         limits.clicked.connect(self.limits_requested)
         row = QHBoxLayout()
         row.setContentsMargins(SPACE_L, 0, SPACE_M, 0)
-        row.addWidget(_heading("Kept of conversations", self), 1)
+        row.addWidget(_heading("Kept of chats", self), 1)
         row.addWidget(limits)
         return row
 
