@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from engine.weights.input_statistics import InputStatistics
     from engine.weights.quantise import WeightRows
 
-_ROWS = 4096  # at a time: long enough for steps over one input of all rows, and of 16 MB a block
+_ROWS = 512  # at a time: enough for the products, and 2 MB a block
 # What is added to the diagonal of H, in parts of its mean: the less, the more tokens were seen.
 _DAMPING, _DAMPING_TOKENS = 0.1, 400.0
 FURTHEST = 1.5  # a scale may become larger or smaller by less than this factor in one step
