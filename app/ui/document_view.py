@@ -12,7 +12,16 @@ from math import ceil
 from typing import Any
 
 from PySide6.QtCore import QEvent, QMimeData, Qt, QUrl
-from PySide6.QtGui import QColor, QContextMenuEvent, QFont, QFontDatabase, QPalette, QTextCursor, QWheelEvent
+from PySide6.QtGui import (
+    QColor,
+    QContextMenuEvent,
+    QFont,
+    QFontDatabase,
+    QPalette,
+    QShowEvent,
+    QTextCursor,
+    QWheelEvent,
+)
 from PySide6.QtWidgets import QFrame, QTextBrowser, QWidget
 
 from app.ui.theme import current_theme, scaled_font
@@ -71,6 +80,7 @@ class DocumentView(QTextBrowser):
         self.document().setUndoRedoEnabled(False)
         self.viewport().setAutoFillBackground(False)
         self._changes: QTextCursor | None = None
+        self._never_shown = True
         self.copied_text: Callable[[], str] = self.selected_text  # what Copy takes
         self.apply_theme()
 
@@ -135,6 +145,13 @@ class DocumentView(QTextBrowser):
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         event.ignore()  # the message has one menu for all its parts
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Qt scrolls to the cursor the first time, and what was written has pushed that to the end."""
+        first, self._never_shown = self._never_shown, False
+        super().showEvent(event)
+        if first:
+            self.horizontalScrollBar().setValue(0)
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
