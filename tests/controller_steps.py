@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from app.controller import ChatController, ModelPhase
-from app.conversations import MessageStatus
+from app.conversations import MessageStatus, StoreError
 
 FIRST = Path("/models/first")
 
@@ -69,3 +70,21 @@ def only(events: list[tuple], *names: str) -> list[tuple]:
 
 def codes(events: list[tuple]) -> list[str]:
     return [event[1].code for event in events if event[0] == "notice_raised"]
+
+
+def rejected(controller: ChatController, events: list[tuple], text: str) -> str:
+    """The code of the refusal, which must come at once."""
+    del events[:]
+    controller.send_message(text)
+    ((name, kept, notice),) = events
+    assert (name, kept) == ("send_rejected", text)
+    assert notice.message
+    assert notice.hint
+    return notice.code
+
+
+def failing(code: str) -> Callable[..., object]:
+    def fail(*_arguments, **_options) -> None:
+        raise StoreError(code, "It could not be saved.", "Free some space.")
+
+    return fail

@@ -17,6 +17,7 @@ from PySide6.QtCore import QObject, Qt, QTimer
 from app.controller import ChatController
 from app.paths import AppPaths
 from app.threads import running_threads
+from app.worker import EngineWorker
 from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, EngineError
 from engine.generation import (
@@ -281,6 +282,13 @@ def make_controller(
 def controller(make_controller: Callable[..., ChatController]) -> ChatController:
     """Not started yet."""
     return make_controller()
+
+
+@pytest.fixture
+def worker(qapp, script: EngineScript) -> Iterator[EngineWorker]:
+    worker = EngineWorker(engine_factory=script.load)
+    yield worker
+    assert worker.shutdown()
 
 
 @pytest.fixture

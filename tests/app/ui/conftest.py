@@ -10,6 +10,8 @@ import pytest
 
 from app.controller import ChatController
 from app.ui.main_window import MainWindow
+from app.ui.message_body import MessageBody
+from app.ui.sliced_work import SlicedWork
 
 TINY = Path(__file__).parents[2] / "models" / "tiny-qwen3"
 
@@ -46,3 +48,18 @@ def open_window(qtbot, make_controller: Callable[..., ChatController]) -> Iterat
 def window(open_window: Callable[..., MainWindow]) -> MainWindow:
     """A first start: nothing was ever loaded or said."""
     return open_window()
+
+
+@pytest.fixture
+def work(qapp) -> SlicedWork:
+    return SlicedWork()
+
+
+@pytest.fixture
+def new_body(qtbot, work: SlicedWork):
+    def make() -> MessageBody:
+        body = MessageBody(work)
+        qtbot.addWidget(body)
+        return body
+
+    return make
