@@ -151,6 +151,11 @@ def read_kv_pages(path: Path, key: KvKey, *, context: int, ids: array[int], coun
         ]
 
 
+def too_long(num_tokens: int, context: int) -> KvFileError:
+    """Why a file of so many tokens can't be used."""
+    return KvFileError(f"it holds {format_tokens(num_tokens)}, and the context {context:,}")
+
+
 def _header(key: KvKey, conversation: str, ids: array[int], checksums: Sequence[int]) -> bytes:
     """The header with its length, filled with spaces up to where the first page begins."""
     metadata = {
@@ -207,7 +212,7 @@ def _read_header(file: WeightFile, key: KvKey, context: int) -> KvHeader:
     _check_key(str(metadata.get("key")), key, file.path.name)
     ids = _ids(metadata.get("ids"))
     if len(ids) > context:
-        raise KvFileError(f"it holds {format_tokens(len(ids))}, and the context {context:,}")
+        raise too_long(len(ids), context)
     checksums = _page_checksums(metadata.get("page_checksums"), pages_for(len(ids)))
     _check_entries(entries, key.geometry, len(checksums), start=len(header))
     return KvHeader(str(metadata.get("conversation")), ids, checksums, start=len(header))

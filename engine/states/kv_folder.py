@@ -27,6 +27,7 @@ from engine.kept_files import (
     remove_abandoned,
     remove_oldest,
 )
+from engine.kv_geometry import KvGeometry
 from engine.notices import Notice
 from engine.states.kv_file import (
     KvFileError,
@@ -35,6 +36,7 @@ from engine.states.kv_file import (
     file_bytes,
     read_kv_header,
     read_kv_pages,
+    too_long,
 )
 from engine.states.kv_writer import StoredState, writer_of
 
@@ -98,6 +100,7 @@ class KvFolder:
         """
         self.root = root
         self._key = key
+        self._own = _digest(key.as_json())
         self._context = context
         self._limit = default_limit(root) if limit_bytes is None else limit_bytes
         self._writer = writer_of(root)
@@ -118,19 +121,24 @@ class KvFolder:
         self._limit = default_limit(self.root) if num_bytes is None else num_bytes
         shorten(self.root, self._limit)
 
+    @property
+    def geometry(self) -> KvGeometry:
+        return self._key.geometry
+
     def path(self, conversation: str) -> Path:
-        return self.root / f"{_digest(conversation)}-{_digest(self._key.as_json())}.safetensors"
+        return self.root / f"{_digest(conversation)}-{self._own}.safetensors"
 
     def index(self) -> list[StoredState]:
-        """What is there of this model, by headers alone. What can't be used is removed, with a notice, and
-        what is beyond the limit, which may have been a higher one.
+        """What is there of this model, by headers alone, and what it left just now that is still being
+        written. What can't be used is removed, with a notice, and what is beyond the limit, which may have
+        been a higher one.
         """
-        self.wait()  # a model that was unloaded just now may still be writing
         remove_abandoned(self.root, _PART_NAME)
         shorten(self.root, self._limit)
-        mine = _digest(self._key.as_json())
-        paths = [kept.path for kept in kept_files(self.root, _FILE_NAME)]
-        found = (self._look_at(path) for path in paths if path.stem.partition("-")[2] == mine)
+        pending = {stored.path: stored for stored in self._writer.pending() if self._is_mine(stored.path)}
+        files = [kept.path for kept in kept_files(self.root, _FILE_NAME)]  # in this order: none is missed
+        found = [self._checked(stored) for stored in pending.values()]
+        found += [self._look_at(path) for path in files if self._is_mine(path) and path not in pending]
         return [stored for stored in found if stored is not None]
 
     def find(self, conversation: str) -> StoredState | None:
@@ -140,7 +148,8 @@ class KvFolder:
     def has_other_model(self, conversation: str) -> bool:
         """Whether something is kept of the conversation, but of another model."""
         name, own = _digest(conversation), self.path(conversation)
-        return any(path.name.startswith(f"{name}-") and path != own for path in entries(self.root))
+        paths = [*(stored.path for stored in self._writer.pending()), *entries(self.root)]
+        return any(path.name.startswith(f"{name}-") and path != own for path in paths)
 
     def read(self, stored: StoredState, count: int) -> list[torch.Tensor] | None:
         """The first `count` pages. None: the file had to make room for others, or another process has put
@@ -189,6 +198,18 @@ class KvFolder:
             found, self._notices = tuple(self._notices), []
             stuck, self._writer.stuck[:] = tuple(self._writer.stuck), []
         return (*found, *(_stuck(path) for path in stuck))
+
+    def _is_mine(self, path: Path) -> bool:
+        """Whether this model, computing as it does now, wrote the file."""
+        return path.stem.partition("-")[2] == self._own
+
+    def _checked(self, pending: StoredState) -> StoredState | None:
+        """What `_look_at` says of a file that isn't there yet."""
+        if len(pending.ids) <= self._context:
+            return pending
+        pending.remove()
+        self._unusable(too_long(len(pending.ids), self._context))
+        return None
 
     def _look_at(self, path: Path) -> StoredState | None:
         """The state in a file, by its header alone. None: there is none; what can't be used is removed."""

@@ -53,6 +53,11 @@ class StoredState:
         self._pages = pages
         self._stop = threading.Event()
 
+    @property
+    def pages(self) -> Sequence[torch.Tensor]:
+        """What is still to be written, from any thread: none as soon as it is, or will never be."""
+        return self._pages
+
     def is_there(self) -> bool:
         return self.ready and self.path.exists()
 
@@ -62,6 +67,10 @@ class StoredState:
         with self._writer.lock:  # a file that is just put at its place is there then, and removed
             self.ready, self.failed = False, True
             self._writer.unlink(self.path)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """There will be no file of it, unless it is put at its place in this instant."""
@@ -125,6 +134,11 @@ class KvWriter:
     def num_pending(self) -> int:
         with self.lock:
             return len(self._jobs)
+
+    def pending(self) -> list[StoredState]:
+        """What is still to be written, by whatever store it was given here."""
+        with self.lock:
+            return [state for state, _, _ in self._jobs if not state.is_stopped]
 
     def submit(self, state: StoredState, make_room: MakeRoom, on_end: OnEnd) -> None:
         """An older write of the same file is given up: it would be replaced, and what is no longer true of
@@ -200,8 +214,8 @@ _writers_lock = threading.Lock()
 
 
 def writer_of(root: Path) -> KvWriter:
-    """The writer of a folder: one in this process, so that a model that is loaded again finds what was still
-    being written when it was unloaded.
+    """The writer of a folder: one in this process, so that a model that is loaded again finds what is still
+    being written since it was unloaded.
     """
     with _writers_lock:
         writer = _writers.get(root)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from engine.errors import OutOfMemoryError
+from engine.kv_geometry import KvGeometry
 from engine.notices import Notice
 from engine.states.kv_file import KvFileError
 from engine.states.kv_folder import KvFolder
@@ -42,13 +43,10 @@ class Parking:
             self._folder.limit(disk_budget)
 
     def index(self) -> list[State]:
-        """What earlier runs of the program left on disk."""
+        """What earlier runs of the program left on disk, and what an earlier load in this one is leaving."""
         if self._folder is None:
             return []
-        return [
-            State(stored.conversation, ids=stored.ids[:], disk=stored, used_ns=stored.used_ns)
-            for stored in self._folder.index()
-        ]
+        return [self._state(stored, self._folder.geometry) for stored in self._folder.index()]
 
     def park(self, state: State) -> None:
         """Its pages are in memory then, and those in the pool are free. Takes one page of memory beside those
@@ -105,8 +103,8 @@ class Parking:
             return list(state.ram.pages[:count])
         assert isinstance(state.disk, StoredState)
         assert self._folder is not None
-        if _is_being_written(state):
-            self.wait()
+        if written := state.disk.pages:
+            return list(written[:count])
         try:
             pages = self._folder.read(state.disk, count)
         except KvFileError:
@@ -145,6 +143,12 @@ class Parking:
 
     def take_notices(self) -> tuple[Notice, ...]:
         return () if self._folder is None else self._folder.take_notices()
+
+    def _state(self, stored: StoredState, geometry: KvGeometry) -> State:
+        """What is still being written is in memory as well."""
+        ids, pages = stored.ids[:], tuple(stored.pages)
+        ram = RamCopy(geometry, ids[:], pages) if pages else None
+        return State(stored.conversation, ids=ids, ram=ram, disk=stored, used_ns=stored.used_ns)
 
     def _send_away(self, state: State) -> None:
         if _is_on_disk(state):

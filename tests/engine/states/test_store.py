@@ -76,6 +76,21 @@ def make(tmp_path: Path) -> Iterator[Make]:
         store.wait()
 
 
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No file is whole before this is set."""
+    go_on = threading.Event()
+    sync = PartFile.sync
+
+    def slow_sync(file: PartFile) -> None:
+        assert go_on.wait(60)
+        sync(file)
+
+    monkeypatch.setattr(PartFile, "sync", slow_sync)
+    yield go_on
+    go_on.set()
+
+
 def read(store: StateStore, conversation: str, ids: Sequence[int]) -> Lease:
     """The prompt, with a cold run's logits; the lease is still open."""
     lease = store.take(conversation, ids)
@@ -215,6 +230,7 @@ class TestForks:
             store.wait()
         if place == "next start":
             store.close()
+            store.wait()
             store = make()
         expected = {"next start": "disk", "no slot": "pool"}.get(place, place)
         assert places(store)["a"] == expected
@@ -235,6 +251,7 @@ class TestForks:
         assert store.begin("c", [*TEXT[:250], 7]) == 200
         store.forget("b")
         store.close()
+        store.wait()
         assert answer(make(), "c", TEXT[:210]).reused == 200, "also at the next start"
         assert len(list((tmp_path / "states").iterdir())) == 1
 
@@ -389,24 +406,78 @@ class TestFaults:
         store.give_back(other)
         assert answer(store, "a", TEXT[:160]).reused == 100
 
-    def test_a_file_that_is_just_being_written_is_waited_for(
-        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    def test_a_file_that_is_just_being_written_is_not_waited_for(
+        self, make: Make, slow_disk: threading.Event
     ) -> None:
-        go_on = threading.Event()
-        sync = PartFile.sync
-
-        def slow_sync(file: PartFile) -> None:
-            assert go_on.wait(20)
-            sync(file)
-
-        monkeypatch.setattr(PartFile, "sync", slow_sync)
+        """What goes into it is in memory still."""
         store = make(slots=1, ram=0)
         answer(store, "a", TEXT[:100])
         answer(store, "b", [7])
         lease = read(store, "a", TEXT[:150])
         store.give_back(lease, sound=False)
-        threading.Timer(0.05, go_on.set).start()
+        assert places(store) == {"a": "disk", "b": "ram"}
         assert answer(store, "a", TEXT[:160]).reused == 100
+        assert not slow_disk.is_set()
+
+
+class TestSlowDisk:
+    """What a model leaves at its end is still being written when it is loaded again."""
+
+    def test_nothing_waits_for_what_is_still_being_written(
+        self, make: Make, slow_disk: threading.Event
+    ) -> None:
+        store = make()
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.close()
+        store = make()
+        assert places(store) == {"c": "ram", "b": "ram", "a": "ram"}
+        for name, start in (("a", 1), ("b", 2)):
+            assert answer(store, name, [start, *TEXT[:160]]).reused == 151
+        assert not slow_disk.is_set()
+        slow_disk.set()
+        store.wait()
+        assert places(store) == {"b": "pool", "a": "pool", "c": "ram"}
+        store.close()
+        assert answer(make(), "a", [1, *TEXT[:170]]).reused == 161
+
+    def test_a_rewind_stops_what_the_model_left_too(
+        self, make: Make, tmp_path: Path, slow_disk: threading.Event
+    ) -> None:
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        store = make()
+        lease = store.take("a", OTHER[:120])
+        assert lease.reused == 100
+        slow_disk.set()
+        store.wait()
+        assert list((tmp_path / "states").glob("*")) == []
+        store.give_back(lease)
+
+    def test_another_model_is_told_though_the_first_ones_file_is_not_there_yet(
+        self, make: Make, slow_disk: threading.Event
+    ) -> None:
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        other = make(model="another")
+        assert answer(other, "a", TEXT[:150]).reason is ReuseReason.OTHER_MODEL
+        assert answer(other, "b", [1, *TEXT[:70]]).reason is ReuseReason.NEW
+        assert not slow_disk.is_set()
+
+    def test_a_shorter_context_drops_what_is_being_written_too(
+        self, make: Make, tmp_path: Path, slow_disk: threading.Event
+    ) -> None:
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        store = make(context=149)
+        lease = answer(store, "a", TEXT[:120])
+        assert (lease.reused, codes(store, lease)) == (0, ["state-unusable"])
+        slow_disk.set()
+        store.wait()
+        assert list((tmp_path / "states").glob("*")) == []
 
 
 class TestMemory:
@@ -519,6 +590,7 @@ class TestPlaces:
         for name, start in (("a", 1), ("b", 2), ("c", 3)):
             answer(store, name, [start, *TEXT[:150]])
         store.close()
+        store.wait()
         store = make()
         assert places(store) == {"c": "disk", "b": "disk", "a": "disk"}
         assert list(places(store)) == ["c", "b", "a"], "in the order in which they were used"
@@ -583,6 +655,7 @@ class TestPlaces:
         store = make()
         answer(store, "a", TEXT[:150])
         store.close()
+        store.wait()
         store = make()
         lease = store.take("a", OTHER[:120])
         assert lease.reused == 100
@@ -637,6 +710,7 @@ class TestPlaces:
         for name, start in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
             answer(store, name, [start, *TEXT[:150]])
         store.close()
+        store.wait()
         kept = places(make())
         assert list(kept) == ["d", "c"]
 
@@ -779,6 +853,7 @@ class TestDisk:
         store = make()
         answer(store, "a", TEXT[:150])
         store.close()
+        store.wait()
         store = make()
         assert places(store) == {"a": "disk"}
         path = KvFolder(tmp_path / "states", KEY, context=CONTEXT).path("a")
@@ -824,6 +899,7 @@ class TestDisk:
         store = make()
         answer(store, "a", TEXT[:150])
         store.close()
+        store.wait()
         store = make(context=149)
         lease = answer(store, "a", TEXT[:120])
         assert (lease.reused, codes(store, lease)) == (0, ["state-unusable"])
