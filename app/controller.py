@@ -86,10 +86,13 @@ class ChatController(QObject):
         self._settings = SettingsKeeper(
             paths.settings_file, loaded.settings, runner=self._disk, on_error=self._raise_notice
         )
-        self._worker = EngineWorker(engine_factory=engine_factory, parent=self)
+        self._worker = EngineWorker(
+            engine_factory=engine_factory, states_folder=paths.states_folder, parent=self
+        )
         self._models = ModelSession(
             self._worker,
             self._settings,
+            states_folder=paths.states_folder,
             marker=LoadMarker(paths.load_marker_file),
             disk=self._disk,
             inspector=inspector,
@@ -98,7 +101,9 @@ class ChatController(QObject):
         self._answer = AnswerSession(self._worker, self._store, self._settings, self)
         self._queue = AnswerQueue(self._answer, self)
         self._sender = MessageSender(self._store, self._answer, self._queue, models=self._models, parent=self)
-        self._kept_states = KeptStatesSession(self._worker, self._settings, disk=self._disk, parent=self)
+        self._kept_states = KeptStatesSession(
+            self._worker, self._settings, folder=paths.states_folder, disk=self._disk, parent=self
+        )
         self.slots = SlotTable()
         self._current_id: str | None = None
         self._view = 0  # counts what the chat pane was asked to show; an answer to an older wish is dropped

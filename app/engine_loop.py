@@ -89,10 +89,13 @@ class EngineLoop:
         commands: queue.SimpleQueue[EngineCommand],
         report: Callable[[EngineEvent], None],
         engine_factory: EngineFactory = load_engine,
+        *,
+        states_folder: Path | None = None,
     ) -> None:
         self._commands = commands
         self._report = report
         self._engine_factory = engine_factory
+        self._states_folder = states_folder
         self._engine: ChatEngine | None = None
 
     def run(self) -> None:
@@ -186,7 +189,7 @@ class EngineLoop:
             if self._engine is not None:
                 self._engine.forget(conversation_id)
                 return
-            for notice in _forget_files(conversation_id):
+            for notice in _forget_files(self._states_folder, conversation_id):
                 self._report(NoticeRaised(notice))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="freeing a conversation's memory")))
@@ -196,7 +199,7 @@ class EngineLoop:
             if self._engine is not None:
                 for slot in self._engine.slot_table():
                     self._engine.forget(slot.conversation)
-            for notice in _forget_all_files():
+            for notice in _forget_all_files(self._states_folder):
                 self._report(NoticeRaised(notice))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="removing what is kept of conversations")))
@@ -228,17 +231,17 @@ class EngineLoop:
             self._report(NoticeRaised(notice_from(error, doing="unloading the model")))
 
 
-def _forget_files(conversation_id: str) -> tuple[Notice, ...]:
+def _forget_files(folder: Path | None, conversation_id: str) -> tuple[Notice, ...]:
     """Imported here, as `load_engine` does it."""
     from engine.states.kv_folder import default_root, forget_conversation
 
-    return forget_conversation(default_root(), conversation_id)
+    return forget_conversation(folder or default_root(), conversation_id)
 
 
-def _forget_all_files() -> tuple[Notice, ...]:
+def _forget_all_files(folder: Path | None) -> tuple[Notice, ...]:
     from engine.states.kv_folder import default_root, forget_all
 
-    return forget_all(default_root())
+    return forget_all(folder or default_root())
 
 
 BEGIN_ANEW = (

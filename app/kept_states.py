@@ -25,13 +25,12 @@ class KeptStates:
     default_disk_bytes: int
 
 
-def measure() -> KeptStates:
+def measure(folder: Path) -> KeptStates:
     """Its modules are imported on the thread that measures."""
     from engine.conversation_states import default_ram_budget
-    from engine.states.kv_folder import default_limit, default_root, used_bytes
+    from engine.states.kv_folder import default_limit, used_bytes
 
-    root = default_root()
-    return KeptStates(root, used_bytes(root), default_ram_budget(), default_limit(root))
+    return KeptStates(folder, used_bytes(folder), default_ram_budget(), default_limit(folder))
 
 
 class KeptStatesSession(QObject):
@@ -45,18 +44,20 @@ class KeptStatesSession(QObject):
         worker: EngineWorker,
         settings: SettingsKeeper,
         *,
+        folder: Path,
         disk: BackgroundRunner,
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
         self._worker = worker
         self._settings = settings
+        self._folder = folder
         self._disk = disk
 
     def measure(self) -> None:
         """Ends in `measured`."""
         self._disk.run(
-            measure,
+            lambda: measure(self._folder),
             self.measured.emit,
             self.notice_raised.emit,
             doing="looking at what is kept of conversations",
@@ -68,11 +69,10 @@ class KeptStatesSession(QObject):
         self._worker.limit_states(ram_bytes=ram_bytes, disk_bytes=disk_bytes)
 
         def shortened() -> KeptStates:
-            from engine.states.kv_folder import default_limit, default_root, shorten
+            from engine.states.kv_folder import default_limit, shorten
 
-            root = default_root()
-            shorten(root, default_limit(root) if disk_bytes is None else disk_bytes)
-            return measure()
+            shorten(self._folder, default_limit(self._folder) if disk_bytes is None else disk_bytes)
+            return measure(self._folder)
 
         self._disk.run(
             shortened,
@@ -86,10 +86,10 @@ class KeptStatesSession(QObject):
         self._worker.forget_all()
 
         def removed() -> KeptStates:
-            from engine.states.kv_folder import default_root, shorten
+            from engine.states.kv_folder import shorten
 
-            shorten(default_root(), 0)  # what can't be removed is told by the engine's thread
-            return measure()
+            shorten(self._folder, 0)  # what can't be removed is told by the engine's thread
+            return measure(self._folder)
 
         self._disk.run(
             removed,

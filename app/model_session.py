@@ -73,6 +73,7 @@ class ModelSession(QObject):
         worker: EngineWorker,
         settings: SettingsKeeper,
         *,
+        states_folder: Path,
         marker: LoadMarker,
         disk: BackgroundRunner,
         inspector: Inspector = inspect,
@@ -81,6 +82,7 @@ class ModelSession(QObject):
         super().__init__(parent)
         self._worker = worker
         self._settings = settings
+        self._states_folder = states_folder
         self._marker = marker
         self._disk = disk
         self._inspection = BackgroundRunner("inspection", self)
@@ -108,6 +110,7 @@ class ModelSession(QObject):
             threads=settings.threads,
             state_ram_budget=settings.state_ram_bytes,
             state_disk_budget=settings.state_disk_bytes,
+            states_folder=self._states_folder,
         )
 
     def load(self, path: Path) -> None:

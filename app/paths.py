@@ -37,6 +37,11 @@ class AppPaths:
         return self.data_folder / "conversations.sqlite3"
 
     @property
+    def states_folder(self) -> Path:
+        """What the engine keeps of these conversations."""
+        return self.data_folder / "states"
+
+    @property
     def settings_file(self) -> Path:
         return self.config_folder / "settings.json"
 

@@ -73,7 +73,14 @@ class EngineWorker(QObject):
     slots_changed = Signal(object)  # SlotTable; after all that changes it
     notice_raised = Signal(object)  # Notice
 
-    def __init__(self, *, engine_factory: EngineFactory = load_engine, parent: QObject | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        engine_factory: EngineFactory = load_engine,
+        states_folder: Path | None = None,
+        parent: QObject | None = None,
+    ) -> None:
+        """states_folder: what is kept of conversations, as in the configs; None: the engine's own."""
         super().__init__(parent)
         self._ids = itertools.count(1)
         self._cancels: dict[int, threading.Event] = {}  # of every load and answer that has not ended
@@ -83,7 +90,7 @@ class EngineWorker(QObject):
         self._mailbox = Mailbox(self)
         self._throttle = DeltaThrottle(self)
         self._throttle.ready.connect(self.text_received)
-        loop = EngineLoop(self._commands, self._report, engine_factory)
+        loop = EngineLoop(self._commands, self._report, engine_factory, states_folder=states_folder)
         self._thread = LoopThread("engine", loop.run)
         self._thread.begin()
 

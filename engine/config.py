@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
@@ -32,4 +33,5 @@ class EngineConfig:
     threads: int | None = None
     state_ram_budget: int | None = None  # bytes, for conversations that are not in the pool
     state_disk_budget: int | None = None  # bytes, for those and for the next start
+    states_folder: Path | None = None  # where the latter are kept; None: in the person's data folder
     keep_states: bool = True  # on disk: the next start goes on without reading conversations again

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from engine.backend import Backend
 from engine.cpu.memory import RESERVE_BYTES, available_bytes
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
@@ -31,11 +33,13 @@ def open_states(
     slots: int,
     ram_budget: int | None = None,
     disk_budget: int | None = None,
+    root: Path | None = None,
 ) -> StateStore:
     """The states of a model on its backend, and those that earlier runs of the program left on disk.
 
     model, numerics: see `KvKey`; a model of "" keeps nothing on disk. context: tokens. The budgets
-    (bytes) are of what is not in the pool; None: the default. Takes no memory and reads no file yet.
+    (bytes) are of what is not in the pool; None: the default. root: the folder
+    of the files; None: in the person's data folder. Takes no memory and reads no file yet.
     """
     geometry = KvGeometry.of(backend.spec, kv)
     pages = pages_for(context)
@@ -44,10 +48,13 @@ def open_states(
         return Home(backend, PageLedger(backend.new_pool(geometry, num_states * pages)))
 
     key = KvKey(model, numerics, geometry)
+    folder = None
+    if model:
+        folder = KvFolder(root or default_root(), key, context=context, limit_bytes=disk_budget)
     return StateStore(
         new_home(slots),
         slots=slots,
         new_fallback=lambda: new_home(1),
-        folder=KvFolder(default_root(), key, context=context, limit_bytes=disk_budget) if model else None,
+        folder=folder,
         ram_budget=default_ram_budget() if ram_budget is None else ram_budget,
     )

@@ -116,6 +116,7 @@ def _load(
         slots=resolved.slots,
         ram_budget=config.state_ram_budget,
         disk_budget=config.state_disk_budget,
+        root=config.states_folder,
     )
     told = (*folder.notices, *tokenizer.notices, *notices, *backend.notices, *check_notices)
     return LoadedModel(

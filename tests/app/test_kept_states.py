@@ -8,6 +8,7 @@ import pytest
 import torch
 from controller_steps import FIRST, begin, load, send, start
 
+from app.paths import AppPaths
 from app.settings import load_settings
 from engine.generation import SlotInfo
 from engine.kv_geometry import KvGeometry
@@ -18,23 +19,25 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture
-def kept_files() -> int:
+def kept_files(app_paths) -> int:
     """Three files of some model, the first one used the longest time ago; returns the size of each."""
     key = KvKey("model", "native", KvGeometry("int8", ((1, 4),)))
-    folder = KvFolder(default_root(), key, context=64)
+    folder = KvFolder(app_paths.states_folder, key, context=64)
     for number, name in enumerate(NAMES):
         page = torch.zeros(key.geometry.page_bytes, dtype=torch.uint8)
         folder.write(name, array("I", [1]), [page], used_ns=(number + 1) * 10**9)
     folder.wait()
-    return used_bytes(default_root()) // len(NAMES)
+    return used_bytes(app_paths.states_folder) // len(NAMES)
 
 
-def test_what_is_on_disk_and_where_is_told_with_the_defaults(qtbot, controller, kept_files: int) -> None:
+def test_what_is_on_disk_and_where_is_told_with_the_defaults(
+    qtbot, controller, kept_files: int, app_paths
+) -> None:
     with qtbot.waitSignal(controller.kept_states_measured) as measured:
         controller.measure_kept_states()
     (kept,) = measured.args
-    assert (kept.folder, kept.num_bytes) == (default_root(), 3 * kept_files)
-    assert kept.default_disk_bytes == default_limit(default_root())
+    assert (kept.folder, kept.num_bytes) == (app_paths.states_folder, 3 * kept_files)
+    assert kept.default_disk_bytes == default_limit(app_paths.states_folder)
     assert 0 <= kept.default_ram_bytes <= 4 * 2**30
 
 
@@ -56,12 +59,12 @@ def test_limits_are_remembered_and_every_load_is_given_them(
 
 
 def test_a_lower_limit_holds_at_once_for_files_and_for_the_model_that_is_loaded(
-    qtbot, controller, script, kept_files: int
+    qtbot, controller, script, kept_files: int, app_paths
 ) -> None:
     start(qtbot, controller)
     with qtbot.waitSignal(controller.kept_states_measured):
         controller.limit_kept_states(ram_bytes=None, disk_bytes=2 * kept_files)
-    assert used_bytes(default_root()) == 2 * kept_files
+    assert used_bytes(app_paths.states_folder) == 2 * kept_files
     qtbot.waitUntil(lambda: script.limits == [(None, 2 * kept_files)])
 
 
@@ -75,7 +78,7 @@ def test_a_limit_of_nothing_leaves_nothing_on_disk_without_a_model_too(
 
 
 def test_removing_all_forgets_what_the_engine_has_and_every_file(
-    qtbot, controller, script, kept_files: int
+    qtbot, controller, script, kept_files: int, app_paths
 ) -> None:
     start(qtbot, controller)
     script.slots = tuple(
@@ -84,7 +87,7 @@ def test_removing_all_forgets_what_the_engine_has_and_every_file(
     with qtbot.waitSignal(controller.kept_states_measured):
         controller.remove_kept_states()
     qtbot.waitUntil(lambda: script.forgotten == ["a", "b"])
-    assert list(default_root().iterdir()) == []
+    assert list(app_paths.states_folder.iterdir()) == []
 
 
 def test_removing_all_does_not_wait_for_the_answer_that_is_being_written(
@@ -101,19 +104,31 @@ def test_removing_all_does_not_wait_for_the_answer_that_is_being_written(
     send(qtbot, controller, "And after it")
 
 
-def test_after_the_end_nothing_is_asked_of_the_disk(qtbot, controller, kept_files: int) -> None:
+def test_after_the_end_nothing_is_asked_of_the_disk(qtbot, controller, kept_files: int, app_paths) -> None:
     start(qtbot, controller)
     assert controller.shutdown()
     controller.measure_kept_states()
     controller.limit_kept_states(ram_bytes=0, disk_bytes=0)
     controller.remove_kept_states()
-    assert used_bytes(default_root()) == 3 * kept_files
+    assert used_bytes(app_paths.states_folder) == 3 * kept_files
 
 
-def test_a_file_that_cannot_be_removed_is_told(qtbot, controller, record) -> None:
-    stuck = default_root() / f"{'0' * 24}-{'1' * 24}.safetensors"
+def test_a_file_that_cannot_be_removed_is_told(qtbot, controller, record, app_paths) -> None:
+    stuck = app_paths.states_folder / f"{'0' * 24}-{'1' * 24}.safetensors"
     (stuck / "something").mkdir(parents=True)  # a folder can't be removed as a file
     told = record(notice=controller.notice_raised)
     controller.remove_kept_states()
     qtbot.waitUntil(lambda: bool(told))
     assert [notice.code for _, notice in told] == ["state-file-stays"]
+
+
+def test_a_program_with_files_of_its_own_keeps_these_there_too(
+    qtbot, controller, script, app_paths, kept_files: int
+) -> None:
+    """Not beside those of the person's other conversations."""
+    start(qtbot, controller)
+    load(qtbot, controller, FIRST)
+    assert script.configs[-1].states_folder == app_paths.states_folder
+    assert app_paths.data_folder in app_paths.states_folder.parents
+    assert AppPaths.default().states_folder == default_root()
+    assert not default_root().exists()

@@ -28,7 +28,7 @@ def load() -> Iterator[Load]:
     """One slot, so that a chat leaves the pool as soon as another one begins."""
     engines: list[Engine] = []
 
-    def load_model(**budgets: int | None) -> Engine:
+    def load_model(**budgets: Any) -> Engine:
         config: dict[str, Any] = {"device": "cpu", "weights": "native", "slots": 1, "context": 256}
         engines.append(Engine.load(open_model(MODEL), EngineConfig(**config, **budgets)))
         return engines[-1]
@@ -100,3 +100,13 @@ def test_without_a_choice_memory_takes_a_quarter_of_what_is_free_and_four_gib_at
     for free, budget in ((0, 0), (RESERVE_BYTES, 0), (RESERVE_BYTES + 400, 100), (2**40, 4 * 2**30)):
         monkeypatch.setattr("engine.conversation_states.available_bytes", lambda free=free: free)
         assert default_ram_budget() == budget
+
+
+def test_the_files_lie_where_they_are_to(load: Load, tmp_path: Path) -> None:
+    engine = load(states_folder=tmp_path / "states")
+    talk(engine)
+    engine.close()
+    engine.late_notices(wait=True)
+    assert used_bytes(tmp_path / "states") > 0
+    assert not default_root().exists()
+    assert set(places(load(states_folder=tmp_path / "states"))) == set(CHATS)
