@@ -180,6 +180,8 @@ class ChatController(QObject):
             summaries, conversation = found
             self.conversations_changed.emit(summaries)
             self._show(conversation, view)
+            if not self._closed:
+                self._kept_states.remove_leftovers(self._store)
 
         def on_error(notice: Notice) -> None:
             self.notice_raised.emit(notice)

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from app.conversation_schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
@@ -21,6 +22,7 @@ from app.files import free_name
 from engine.notices import Notice
 
 BUSY_TIMEOUT_MS = 5_000
+_DAMAGED = "damaged"  # in the name of a file that was set aside
 _COMPANIONS = ("", "-wal", "-shm")  # SQLite keeps these beside the file
 
 
@@ -217,12 +219,17 @@ def _writable(path: Path) -> bool:
 
 def _set_aside(path: Path) -> Path:
     """Rename the file and its companions to a name that nothing has yet; returns that name."""
-    kept = free_name(path, "damaged")
+    kept = free_name(path, _DAMAGED)
     for companion in _COMPANIONS:
         part = path.with_name(path.name + companion)
         if part.exists():
             part.rename(kept.with_name(kept.name + companion))
     return kept
+
+
+def damaged_copies(path: Path) -> list[Path]:
+    """What was set aside of damaged files that lay at `path`, with their companions."""
+    return list(path.parent.glob(f"{escape(path.stem)}.{_DAMAGED}-*"))
 
 
 def _damaged(kept: Path, how: str) -> Notice:

@@ -10,9 +10,13 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 
+from app.conversation_database import damaged_copies
+from app.conversations import ConversationStore
 from app.operations import BackgroundRunner
 from app.settings_keeper import SettingsKeeper
+from app.store_session import StoreSession
 from app.worker import EngineWorker
+from engine.notices import Notice
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,25 @@ def measure(folder: Path) -> KeptStates:
     from engine.states.kv_folder import default_limit, used_bytes
 
     return KeptStates(folder, used_bytes(folder), default_ram_budget(), default_limit(folder))
+
+
+def remove_leftovers(store: ConversationStore, folder: Path) -> tuple[Notice, ...]:
+    """Removes what is kept of conversations that are not in the store: the program may have ended in the
+    middle of a deletion, and another window may have written a file after it. The notices say what stays.
+
+    Only a store that can be written says what there is. While a damaged one is kept beside it, what was
+    computed of its conversations is kept too, for it may be mended: nothing that was used before the last
+    change to it is removed.
+    """
+    if store.read_only or not folder.is_dir():
+        return ()
+    from engine.states.kv_folder import forget_all_but
+
+    return forget_all_but(
+        folder,
+        lambda: [summary.id for summary in store.summaries()],
+        used_after_ns=max((path.stat().st_mtime_ns for path in damaged_copies(store.path)), default=0),
+    )
 
 
 class KeptStatesSession(QObject):
@@ -53,6 +76,20 @@ class KeptStatesSession(QObject):
         self._settings = settings
         self._folder = folder
         self._disk = disk
+
+    def remove_leftovers(self, store: StoreSession) -> None:
+        """See the function. On the store's thread."""
+
+        def on_removed(notices: tuple[Notice, ...]) -> None:
+            for notice in notices:
+                self.notice_raised.emit(notice)
+
+        store.run(
+            lambda opened: remove_leftovers(opened, self._folder),
+            on_removed,
+            self.notice_raised.emit,
+            doing="removing what is kept of deleted conversations",
+        )
 
     def measure(self) -> None:
         """Ends in `measured`."""

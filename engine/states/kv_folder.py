@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -306,6 +306,28 @@ class KvFolder:
                 "If this happens more than once, check the disk.",
             )
         )
+
+
+def forget_all_but(
+    root: Path, known: Callable[[], Iterable[str]], *, used_after_ns: int = 0
+) -> tuple[Notice, ...]:
+    """Removes what is kept of conversations that there are none of any more, of every model. Needs no model.
+
+    known: the conversations that there are. It is called when the files have been listed: whatever another
+    process begins and writes meanwhile is none of them. used_after_ns: what was used earlier stays, see
+    `StoredState.used_ns`. The notices say what could not be removed.
+    """
+    files = list(kept_files(root, _FILE_NAME))
+    if not files:
+        return ()
+    names = {_digest(conversation) for conversation in known()}
+    writer = writer_of(root)
+    with writer.lock:
+        for file in files:
+            if file.path.name.partition("-")[0] not in names and file.used_ns > used_after_ns:
+                writer.unlink(file.path)
+        stuck, writer.stuck[:] = tuple(writer.stuck), []
+    return tuple(_stuck(path) for path in stuck)
 
 
 def _forget(root: Path, conversation: str | None) -> tuple[Notice, ...]:

@@ -2,32 +2,127 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from array import array
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
 from controller_steps import FIRST, begin, load, send, start
 
+from app.controller import ChatController
+from app.conversations import ConversationStore
 from app.paths import AppPaths
 from app.settings import load_settings
 from engine.generation import SlotInfo
 from engine.kv_geometry import KvGeometry
 from engine.states.kv_file import KvKey
-from engine.states.kv_folder import KvFolder, default_limit, default_root, used_bytes
+from engine.states.kv_folder import KvFolder, default_limit, default_root, forget_all_but, used_bytes
 
 NAMES = ("a", "b", "c")
+
+
+def keep(conversation: str, paths: AppPaths, *, used_ns: int = 1, model: str = "model") -> Path:
+    """The file of a conversation and some model."""
+    key = KvKey(model, "native", KvGeometry("int8", ((1, 4),)))
+    folder = KvFolder(paths.states_folder, key, context=64)
+    page = torch.zeros(key.geometry.page_bytes, dtype=torch.uint8)
+    folder.write(conversation, array("I", [1]), [page], used_ns=used_ns)
+    folder.wait()
+    return folder.path(conversation)
+
+
+def start_and_end(qtbot, controller: ChatController, record) -> list[str]:
+    """The codes of what is told."""
+    told = record(notice=controller.notice_raised)
+    start(qtbot, controller)
+    assert controller.shutdown()
+    return [notice.code for _, notice in told]
 
 
 @pytest.fixture
 def kept_files(app_paths) -> int:
     """Three files of some model, the first one used the longest time ago; returns the size of each."""
-    key = KvKey("model", "native", KvGeometry("int8", ((1, 4),)))
-    folder = KvFolder(app_paths.states_folder, key, context=64)
-    for number, name in enumerate(NAMES):
-        page = torch.zeros(key.geometry.page_bytes, dtype=torch.uint8)
-        folder.write(name, array("I", [1]), [page], used_ns=(number + 1) * 10**9)
-    folder.wait()
+    store = ConversationStore(app_paths.conversations_file)
+    for number, title in enumerate(NAMES):
+        keep(store.create(title).id, app_paths, used_ns=(number + 1) * 10**9)
+    store.close()
     return used_bytes(app_paths.states_folder) // len(NAMES)
+
+
+class TestLeftovers:
+    """Files of conversations that are gone: the program ended before it could remove them, or another window
+    has written them since.
+    """
+
+    def test_at_the_next_start_they_are_removed_and_no_others(
+        self, qtbot, make_controller, app_paths, record
+    ) -> None:
+        store = ConversationStore(app_paths.conversations_file)
+        kept, gone = store.create("kept").id, store.create("gone").id
+        files = {
+            (name, model): keep(name, app_paths, model=model)
+            for name in (kept, gone)
+            for model in ("one", "two")
+        }
+        store.delete(gone)
+        store.close()
+        foreign = app_paths.states_folder / "notes.txt"
+        foreign.write_text("not ours")
+        assert start_and_end(qtbot, make_controller(), record) == []
+        assert {key for key, path in files.items() if path.exists()} == {(kept, "one"), (kept, "two")}
+        assert foreign.exists()
+
+    def test_one_that_cannot_be_removed_is_told(self, qtbot, make_controller, app_paths, record) -> None:
+        stuck = app_paths.states_folder / f"{'0' * 24}-{'1' * 24}.safetensors"
+        (stuck / "something").mkdir(parents=True)
+        assert start_and_end(qtbot, make_controller(), record) == ["state-file-stays"]
+
+    def test_a_store_that_cannot_be_opened_says_nothing_of_what_exists(
+        self, qtbot, make_controller, app_paths, record
+    ) -> None:
+        path = keep("a", app_paths)
+        app_paths.conversations_file.mkdir()
+        assert start_and_end(qtbot, make_controller(), record) != []
+        assert path.exists()
+
+    def test_nor_does_one_that_can_only_be_read(self, qtbot, make_controller, app_paths, record) -> None:
+        path = keep("a", app_paths)
+        ConversationStore(app_paths.conversations_file).close()
+        with closing(sqlite3.connect(app_paths.conversations_file)) as connection:
+            connection.execute("PRAGMA user_version = 999")
+        assert start_and_end(qtbot, make_controller(), record) == ["store-newer"]
+        assert path.exists()
+
+    def test_those_of_a_damaged_store_stay_as_long_as_that_is_kept(
+        self, qtbot, make_controller, app_paths, record
+    ) -> None:
+        """It may be mended and put back. What was used since is not of its conversations."""
+        path = keep("a", app_paths, used_ns=time.time_ns())
+        app_paths.conversations_file.write_bytes(b"no database" * 1000)
+        assert start_and_end(qtbot, make_controller(), record) == ["store-damaged"]
+        assert path.exists()
+        later = keep("b", app_paths, used_ns=time.time_ns() + 10**9)
+        assert start_and_end(qtbot, make_controller(), record) == []
+        assert (path.exists(), later.exists()) == (True, False)
+        [damaged] = app_paths.data_folder.glob("*damaged*")
+        damaged.unlink()
+        assert start_and_end(qtbot, make_controller(), record) == []
+        assert not path.exists()
+
+    def test_a_conversation_that_begins_meanwhile_keeps_its_file(self, app_paths) -> None:
+        """Another window's: what is known is asked only after the files have been listed."""
+        old = keep("old", app_paths)
+        begun: list[Path] = []
+
+        def known() -> list[str]:
+            begun.append(keep("new", app_paths))
+            return []
+
+        assert forget_all_but(app_paths.states_folder, known) == ()
+        assert (old.exists(), begun[0].exists()) == (False, True)
 
 
 def test_what_is_on_disk_and_where_is_told_with_the_defaults(
