@@ -17,9 +17,9 @@ _RAM_FRACTION = 0.25  # of the memory that is free beside the weights, for state
 _MAX_RAM_BYTES = 4 * 2**30
 
 
-def default_ram_budget() -> int:
-    """Bytes: a quarter of the memory that is free now, but no more than 4 GiB."""
-    free = max(0, available_bytes() - RESERVE_BYTES)
+def default_ram_budget(taken: int = 0) -> int:
+    """Bytes: a quarter of the memory that is free or `taken` by states already, but no more than 4 GiB."""
+    free = max(0, available_bytes() - RESERVE_BYTES) + taken
     return min(_MAX_RAM_BYTES, int(_RAM_FRACTION * free))
 
 
@@ -56,5 +56,5 @@ def open_states(
         slots=slots,
         new_fallback=lambda: new_home(1),
         folder=folder,
-        ram_budget=default_ram_budget() if ram_budget is None else ram_budget,
+        ram_budget=default_ram_budget if ram_budget is None else ram_budget,
     )

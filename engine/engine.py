@@ -176,7 +176,7 @@ class Engine:
 
     def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None:
         """Other budgets for what is kept of conversations, from now on, see `EngineConfig`."""
-        ram = default_ram_budget() if ram_budget is None else ram_budget
+        ram = default_ram_budget if ram_budget is None else ram_budget
         self._states.limit(ram_budget=ram, disk_budget=disk_budget)
 
     def slot_table(self) -> tuple[SlotInfo, ...]:

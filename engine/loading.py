@@ -21,7 +21,7 @@ from engine.config import EngineConfig, WeightFormat
 from engine.conversation_states import open_states
 from engine.cpu import code_ir, kv_ir, strip_ir, swiglu_ir
 from engine.cpu.compiler import begin_compiling
-from engine.cpu.memory import available_bytes, check_weights_fit
+from engine.cpu.memory import RESERVE_BYTES, available_bytes, check_weights_fit
 from engine.errors import Cancelled
 from engine.kv_geometry import KvFormat
 from engine.model_summary import ModelSummary
@@ -29,6 +29,7 @@ from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
 from engine.resolution import ResolvedConfig, resolve_config, weight_group
 from engine.runtime import begin_runtime, prepare_runtime
+from engine.states.kv_writer import pending_bytes, wait_for_a_file
 from engine.states.store import StateStore
 from engine.templates.chat_template import ChatTemplate
 from engine.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _FORMS = {"native": "as they are stored", "q8": "as 8-bit strips", "q4": "as 4-bit strips"}
 _CHECK_TOKENS = 4  # of the self-check
+_WIDENED = 2  # of native weights, where there is room for 32-bit floats in place of 16-bit ones
+_SECONDS_BETWEEN_LOOKS = 0.05  # a cancel takes effect within this
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def _load(
 ) -> LoadedModel:
     on_progress(LoadProgress(LoadStage.OPEN))
     begin_runtime()
-    resolved, notices = _resolve(folder, config)
+    resolved, notices = _resolve(folder, config, cancel)
     tokenizer = load_tokenizer(folder.tokenizer)
     template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
     _stop_if(cancel)
@@ -136,9 +139,12 @@ def _has_strips(folder: ModelFolder) -> bool:
     return has_native_strips(folder.parameters, folder.tensors.tensors())
 
 
-def _resolve(folder: ModelFolder, config: EngineConfig) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
+def _resolve(
+    folder: ModelFolder, config: EngineConfig, cancel: threading.Event | None
+) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
     """What the load is going to do. Raises OutOfMemoryError where strips don't fit."""
     sizes = weight_bytes(folder.spec, folder.parameters, folder.tensors.tensors(), group=weight_group(config))
+    _let_states_be_written(_WIDENED * sizes.native, cancel)
     has_strips = _has_strips(folder)
     resolved, notices = resolve_config(
         config, folder.spec, sizes=sizes, available=available_bytes(), stored_packed=has_strips
@@ -146,6 +152,15 @@ def _resolve(folder: ModelFolder, config: EngineConfig) -> tuple[ResolvedConfig,
     if resolved.weights != "native" or has_strips:
         check_weights_fit(sizes.of(resolved.weights), _FORMS[resolved.weights])
     return resolved, tuple(notices)
+
+
+def _let_states_be_written(needed: int, cancel: threading.Event | None) -> None:
+    """Waits for `needed` bytes, or as many as there will be: what an unloaded model computed takes memory
+    until it is on disk.
+    """
+    while pending_bytes() and available_bytes() - RESERVE_BYTES < needed:
+        _stop_if(cancel)
+        wait_for_a_file(_SECONDS_BETWEEN_LOOKS)
 
 
 def _load_backend(

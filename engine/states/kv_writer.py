@@ -171,6 +171,16 @@ class KvWriter:
         for state in states:
             state.remove()
 
+    def pages(self) -> list[torch.Tensor]:
+        """What is still to be written, in memory, whether its file is still wanted or not."""
+        with self.lock:
+            return [page for state, _, _ in self._jobs for page in state.pages]
+
+    def wait_for_a_file(self, seconds: float) -> None:
+        """Until one more is written, or so long."""
+        with self._idle:
+            self._idle.wait(seconds)
+
     def wait(self) -> None:
         """Until nothing is left to be written."""
         with self._idle:
@@ -206,11 +216,31 @@ class KvWriter:
         finally:
             with self.lock:
                 self._jobs.popleft()
+                self._idle.notify_all()
         return True
+
+
+def pending_bytes() -> int:
+    """What states take in memory that are still to be written, to whatever folder; any thread."""
+    pages = {id(page): page.nbytes for writer in _all_writers() for page in writer.pages()}
+    return sum(pages.values())
+
+
+def wait_for_a_file(seconds: float) -> None:
+    """Until one more of them is written, or so long."""
+    for writer in _all_writers():
+        if writer.num_pending:
+            writer.wait_for_a_file(seconds)
+            return
 
 
 _writers: WeakValueDictionary[Path, KvWriter] = WeakValueDictionary()
 _writers_lock = threading.Lock()
+
+
+def _all_writers() -> list[KvWriter]:
+    with _writers_lock:
+        return list(_writers.values())
 
 
 def writer_of(root: Path) -> KvWriter:

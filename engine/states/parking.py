@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 OnLost = Callable[[State, int, bool], None]
 """Called with a state of which nothing is left, how many tokens it had, and whether a notice has said why."""
 
+RamBudget = int | Callable[[int], int]
+"""Bytes; or what gives them at any time, for as many as are taken: what is free changes after a load."""
+
 _MAX_PENDING = 4  # states that wait to be written, in memory beyond the budget; a slow disk must not fill it
 
 
 class Parking:
     """To be used from one thread."""
 
-    def __init__(self, folder: KvFolder | None, *, ram_budget: int, on_lost: OnLost) -> None:
+    def __init__(self, folder: KvFolder | None, *, ram_budget: RamBudget, on_lost: OnLost) -> None:
         """folder: None keeps nothing on disk. ram_budget: bytes of pages that copies in memory may take."""
         self._folder = folder
         self._budget = ram_budget
         self._on_lost = on_lost
 
-    def limit(self, *, ram_budget: int, disk_budget: int | None) -> None:
+    def limit(self, *, ram_budget: RamBudget, disk_budget: int | None) -> None:
         """Hold to these budgets from now on; memory from the next `settle` on."""
         self._budget = ram_budget
         if self._folder is not None:
@@ -68,8 +71,7 @@ class Parking:
         in_ram = [state for state in idle if state.ram is not None]
         staying = [state for state in in_ram if not _is_being_written(state)]
         holders = Counter(id(page) for state in staying for page in _ram_pages(state))
-        excess = sum({id(page): page.nbytes for state in staying for page in _ram_pages(state)}.values())
-        excess -= self._budget
+        excess = _num_bytes(staying) - self._budget_for(in_ram)
         for state in sorted(staying, key=lambda state: state.used_ns):
             if excess <= 0:
                 break
@@ -144,6 +146,11 @@ class Parking:
     def take_notices(self) -> tuple[Notice, ...]:
         return () if self._folder is None else self._folder.take_notices()
 
+    def _budget_for(self, in_ram: list[State]) -> int:
+        if isinstance(self._budget, int):
+            return self._budget
+        return self._budget(_num_bytes(in_ram)) if in_ram else 0
+
     def _state(self, stored: StoredState, geometry: KvGeometry) -> State:
         """What is still being written is in memory as well."""
         ids, pages = stored.ids[:], tuple(stored.pages)
@@ -189,3 +196,8 @@ def _is_whole(disk: DiskCopy, state: State) -> bool:
 def _ram_pages(state: State) -> tuple[torch.Tensor, ...]:
     """Forks hold the same ones."""
     return () if state.ram is None else state.ram.pages
+
+
+def _num_bytes(states: Iterable[State]) -> int:
+    """What their copies in memory take."""
+    return sum({id(page): page.nbytes for state in states for page in _ram_pages(state)}.values())

@@ -16,7 +16,7 @@ from engine.kv_geometry import pages_for
 from engine.notices import Notice
 from engine.states.kv_folder import KvFolder
 from engine.states.lease import Lease
-from engine.states.parking import Parking
+from engine.states.parking import Parking, RamBudget
 from engine.states.prefixes import best_prefix, reason_for
 from engine.states.residence import Residence, fallback_notice
 from engine.states.state import Home, RamCopy, State, as_ids
@@ -51,7 +51,7 @@ class StateStore:
         slots: int,
         new_fallback: Callable[[], Home],
         folder: KvFolder | None = None,
-        ram_budget: int = 0,
+        ram_budget: RamBudget = 0,
     ) -> None:
         """slots: states that may be in the home's pool at once. new_fallback: where a state is computed that
         finds no place there; that pool is its alone. folder: None keeps nothing on disk. ram_budget: bytes
@@ -174,7 +174,7 @@ class StateStore:
             state.discard()
         self._parking.forget(conversation)
 
-    def limit(self, *, ram_budget: int, disk_budget: int | None) -> None:
+    def limit(self, *, ram_budget: RamBudget, disk_budget: int | None) -> None:
         """Other budgets (bytes) for what is not in the pool, from now on; a disk budget of None: the default.
         What is beyond them leaves memory and disk, the least recently used first.
         """
