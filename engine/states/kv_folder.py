@@ -105,7 +105,6 @@ class KvFolder:
         self._limit = default_limit(root) if limit_bytes is None else limit_bytes
         self._writer = writer_of(root)
         self._notices: list[Notice] = []
-        self._failed = False  # the last write did; that is told once
 
     @property
     def num_pending(self) -> int:
@@ -195,7 +194,9 @@ class KvFolder:
     def take_notices(self) -> tuple[Notice, ...]:
         """What went wrong since the last time this was asked."""
         with self._writer.lock:
-            found, self._notices = tuple(self._notices), []
+            found = (*self._notices, *self._writer.notices)
+            self._notices.clear()
+            self._writer.notices.clear()
             stuck, self._writer.stuck[:] = tuple(self._writer.stuck), []
         return (*found, *(_stuck(path) for path in stuck))
 
@@ -268,7 +269,7 @@ class KvFolder:
     def _on_end(self, error: OSError | None) -> None:
         folder = shown(self.root)
         if error is None:
-            self._failed = False
+            self._writer.has_failed = False
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._tell_once(f"the disk of {folder} is full", "Free some space there.")
         else:
@@ -280,10 +281,10 @@ class KvFolder:
     def _tell_once(self, why: str, hint: str) -> None:
         """Not for every state: the folder stays as it is until somebody does something about it."""
         with self._writer.lock:
-            if self._failed:
+            if self._writer.has_failed:
                 return
-            self._failed = True
-            self._notices.append(
+            self._writer.has_failed = True
+            self._writer.notices.append(
                 Notice(
                     "states-not-kept",
                     f"What is computed of conversations can't be kept on disk: {why}; it may have to be "

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
+from engine.notices import Notice
 from engine.states.kv_file import KvKey, WritingStopped, write_kv_file
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class StoredState:
 
     def remove(self) -> None:
         """The file is gone, and if it is only being written, there will never be one."""
-        self._stop.set()
+        self._writer.stop(self)
         with self._writer.lock:  # a file that is just put at its place is there then, and removed
             self.ready, self.failed = False, True
             self._writer.unlink(self.path)
@@ -73,7 +73,7 @@ class StoredState:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """There will be no file of it, unless it is put at its place in this instant."""
+        """Called by the writer, see there."""
         self._stop.set()
 
     def give_up(self) -> None:
@@ -126,6 +126,8 @@ class KvWriter:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # held while a file appears or goes
         self.stuck: list[Path] = []  # files that could not be removed
+        self.notices: list[Notice] = []  # of what could not be written; a store may be gone by then
+        self.has_failed = False  # the last write did; that is told once
         self._jobs: deque[tuple[StoredState, MakeRoom, OnEnd]] = deque()  # the first is being written
         self._idle = threading.Condition(self.lock)
         self._running = False
@@ -146,23 +148,19 @@ class KvWriter:
         """
         with self.lock:
             for older in [older for older, _, _ in self._jobs if older.path == state.path]:
-                older.stop()
-            # The first is left to the thread: it may be in the middle of it.
-            self._jobs = deque(
-                job for number, job in enumerate(self._jobs) if not number or job[0].path != state.path
-            )
+                self.stop(older)
             self._jobs.append((state, make_room, on_end))
-            if self._running:
-                return
-            thread = threading.Thread(target=self._run, name="kv-writer", daemon=False)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the system has none left, or the interpreter is about to end
-                self._jobs.pop()
+            if not self._running:
+                self._start()
+
+    def stop(self, state: StoredState) -> None:
+        """There will be no file of it, unless it is put at its place in this instant."""
+        state.stop()
+        with self.lock:
+            waiting = list(self._jobs)[1:]  # the first is left to the thread: it may be in the middle of it
+            if any(each is state for each, _, _ in waiting):
+                self._jobs = deque([self._jobs[0], *(job for job in waiting if job[0] is not state)])
                 state.give_up()
-                on_end(OSError(errno.EAGAIN, str(error)))
-            else:
-                self._running = True
 
     def forget(self, conversation: str | None) -> None:
         """Nothing more is written of it (None: of any), by whatever store it was given here."""
@@ -196,19 +194,35 @@ class KvWriter:
             with self.lock:
                 self.stuck.append(path)
 
+    def _start(self) -> None:
+        """A thread for the jobs that there are; the lock is held."""
+        thread = threading.Thread(target=self._run, name="kv-writer", daemon=False)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has none left, or the interpreter is about to end
+            self._running = False
+            while self._jobs:
+                state, _, on_end = self._jobs.popleft()
+                state.give_up()
+                on_end(OSError(errno.EAGAIN, str(error)))
+            self._idle.notify_all()
+        else:
+            self._running = True
+
     def _run(self) -> None:
         try:
             while self._write_next():
                 pass
-        finally:  # also when the program itself is at fault: whoever waits must not wait for ever
+        except BaseException:  # the program itself is at fault: told by the thread's end
             with self.lock:
-                self._running = False
-                self._idle.notify_all()
+                self._start()  # whoever waits must not wait for ever
+            raise
 
     def _write_next(self) -> bool:
         with self.lock:
             if not self._jobs:
                 self._running = False  # from here on, a new job needs a new thread
+                self._idle.notify_all()
                 return False
             state, make_room, on_end = self._jobs[0]
         try:
@@ -234,7 +248,7 @@ def wait_for_a_file(seconds: float) -> None:
             return
 
 
-_writers: WeakValueDictionary[Path, KvWriter] = WeakValueDictionary()
+_writers: dict[Path, KvWriter] = {}  # never let go: what went wrong may have to be told by the next load
 _writers_lock = threading.Lock()
 
 

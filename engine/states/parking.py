@@ -134,7 +134,8 @@ class Parking:
         for state in sorted(states, key=lambda state: -state.used_ns):
             if state.live is not None:
                 self.park(state)
-            if state.ram is not None and self._folder is not None and not _is_on_disk(state):
+            done = _is_on_disk(state) or _is_being_written(state)
+            if state.ram is not None and self._folder is not None and not done:
                 self._write(state, self._folder)
             state.ram = None
 

@@ -72,13 +72,14 @@ class Residence:
         assert source.live is not None
         home = source.live.home
         sequence = home.ledger.fork(source.live.sequence, forked.length)
-        if home is self._home and self.free_slot():
-            forked.live = Live(home, sequence)
-            return
         try:
-            forked.ram = RamCopy(self.geometry, forked.ids[:], tuple(home.ledger.read(sequence)))
+            if home is self._home and self.free_slot():
+                forked.live = Live(home, sequence)
+            else:
+                forked.ram = RamCopy(self.geometry, forked.ids[:], tuple(home.ledger.read(sequence)))
         finally:
-            home.ledger.release(sequence)
+            if forked.live is None:
+                home.ledger.release(sequence)
 
     def load(self, pages: Sequence[torch.Tensor], length: int) -> Live:
         """The first `length` tokens of some pages. Raises OutOfMemoryError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import threading
@@ -24,6 +25,7 @@ from engine.kv_geometry import PAGE, KvGeometry
 from engine.states import kv_folder
 from engine.states.kv_file import KvFileError, KvKey, write_kv_file
 from engine.states.kv_folder import KvFolder, forget_conversation
+from engine.states.kv_writer import pending_bytes, writer_of
 from engine.states.lease import Lease
 from engine.states.store import StateStore
 from engine.weights.part_file import PartFile
@@ -440,6 +442,79 @@ class TestSlowDisk:
         assert places(store) == {"b": "pool", "a": "pool", "c": "ram"}
         store.close()
         assert answer(make(), "a", [1, *TEXT[:170]]).reused == 161
+
+    def test_a_state_that_is_being_written_at_the_end_is_not_written_twice(
+        self, make: Make, tmp_path: Path, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written: list[str] = []
+
+        def write(*args: Any, **settings: Any) -> PartFile:
+            written.append(settings["conversation"])
+            return write_kv_file(*args, **settings)
+
+        monkeypatch.setattr("engine.states.kv_writer.write_kv_file", write)
+        store = make(slots=1, ram=0)
+        answer(store, "a", TEXT[:150])
+        answer(store, "b", [1, *TEXT[:70]])
+        store.close()
+        slow_disk.set()
+        store.wait()
+        assert written == ["a", "b"]
+
+    def test_what_is_forgotten_before_it_is_written_takes_no_memory(
+        self, make: Make, slow_disk: threading.Event
+    ) -> None:
+        store = make()
+        for name, start in (("a", 1), ("b", 2)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.close()  # the last one is written first
+        before = pending_bytes()
+        store.forget("a")
+        assert pending_bytes() == before / 2
+
+    def test_what_goes_wrong_after_the_end_is_told_by_the_next(
+        self, make: Make, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(file: PartFile) -> None:
+            assert slow_disk.wait(60)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(PartFile, "sync", full)
+        store = make()
+        answer(store, "a", TEXT[:150])
+        store.close()
+        store = make(model="another")
+        slow_disk.set()
+        store.wait()
+        assert [notice.code for notice in store.take_notices()] == ["states-not-kept"]
+
+    def test_a_folders_writer_outlives_those_who_write(self, tmp_path: Path) -> None:
+        path = tmp_path / "states" / "a file"
+        writer_of(path.parent).stuck.append(path)
+        gc.collect()
+        assert writer_of(path.parent).stuck == [path]
+
+    def test_a_fault_in_one_write_does_not_hold_up_the_others(
+        self, make: Make, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is the thread's last one; another thread goes on."""
+        faults: list[threading.ExceptHookArgs] = []
+        monkeypatch.setattr(threading, "excepthook", faults.append)
+
+        def write(*args: Any, **settings: Any) -> PartFile:
+            if settings["conversation"] == "b":
+                raise RuntimeError("a bug")
+            return write_kv_file(*args, **settings)
+
+        monkeypatch.setattr("engine.states.kv_writer.write_kv_file", write)
+        store = make()
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.close()
+        slow_disk.set()
+        store.wait()
+        assert [str(fault.exc_value) for fault in faults] == ["a bug"]
+        assert places(make()) == {"c": "disk", "a": "disk"}
 
     def test_a_rewind_stops_what_the_model_left_too(
         self, make: Make, tmp_path: Path, slow_disk: threading.Event
