@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,10 +26,12 @@ from hypothesis.stateful import (
 )
 from state_fakes import GEOMETRY, cold_logits, logits_of, new_home
 
+from engine.backend import Sequence as PageTable
 from engine.errors import Cancelled, OutOfMemoryError
 from engine.kv_geometry import PAGE
 from engine.states.kv_file import KvKey, write_kv_file
 from engine.states.kv_folder import KvFolder
+from engine.states.kv_writer import KvWriter
 from engine.states.lease import Lease
 from engine.states.state import Home
 from engine.states.store import StateStore
@@ -40,6 +43,7 @@ SLOTS = 2
 CAPACITY = 7  # pages: less than two states can grow to
 RAM_PAGES = 3
 DISK_PAGES = 8
+DISK_BYTES = DISK_PAGES * (GEOMETRY.page_bytes + 8192)
 
 conversations = st.sampled_from(["a", "b", "c", "d", ""])
 named = st.sampled_from(["a", "b", "c", "d"])
@@ -67,9 +71,7 @@ class Conversations(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.home = new_home(CAPACITY)
-        self.folder = KvFolder(
-            self.root / "states", KEY, context=CONTEXT, limit_bytes=DISK_PAGES * (GEOMETRY.page_bytes + 8192)
-        )
+        self.folder = KvFolder(self.root / "states", KEY, context=CONTEXT, limit_bytes=DISK_BYTES)
         self.store = StateStore(
             self.home,
             slots=SLOTS,
@@ -312,6 +314,18 @@ class Conversations(RuleBasedStateMachine):
         self.store.table()
         assert list(self.folder.root.glob("*.part")) == []
 
+    @rule(name=named, which=st.integers(0, 3), length=lengths)
+    def another_window_answers(self, name: str, which: int, length: int) -> None:
+        """Its file takes the place of ours, in whatever state we believe that to be."""
+        ids = text(which, length)
+        home, sequence = new_home(CONTEXT // PAGE), PageTable()
+        assert home.ledger.make_writable(sequence, length)
+        home.backend.prefill(ids, sequence, home.ledger.pool)
+        window = KvFolder(self.folder.root, KEY, context=CONTEXT, limit_bytes=DISK_BYTES)
+        window._writer = KvWriter()
+        window.write(name, array("I", ids), home.ledger.read(sequence), used_ns=time.time_ns())
+        window.wait()
+
     @rule(data=st.data(), at=st.floats(0, 1, exclude_max=True), cut=st.booleans())
     def damage_a_file(self, data: st.DataObject, at: float, cut: bool) -> None:
         self.folder.wait()
@@ -350,7 +364,7 @@ class Conversations(RuleBasedStateMachine):
     def files_stay_within_the_budget(self) -> None:
         if self.folder.num_pending == 0:
             sizes = (path.stat().st_size for path in self.folder.root.glob("*.safetensors"))
-            assert sum(sizes) <= DISK_PAGES * (GEOMETRY.page_bytes + 8192)
+            assert sum(sizes) <= DISK_BYTES
 
 
 def test_any_ten_thousand_steps(monkeypatch: pytest.MonkeyPatch) -> None:
