@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -111,9 +112,9 @@ class KvFolder:
         """States that are still to be written, by whomever."""
         return self._writer.num_pending
 
-    def wait(self) -> None:
-        """Until nothing is left to be written."""
-        self._writer.wait()
+    def wait(self, cancel: threading.Event | None = None) -> None:
+        """Until nothing is left to be written. Raises Cancelled once `cancel` is set."""
+        self._writer.wait(cancel)
 
     def limit(self, num_bytes: int | None) -> None:
         """Hold the folder to this from now on, as when it was made."""

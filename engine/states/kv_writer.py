@@ -16,11 +16,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.errors import Cancelled
 from engine.notices import Notice
 from engine.states.kv_file import KvKey, WritingStopped, write_kv_file
 
 if TYPE_CHECKING:
     import torch
+
+_SECONDS_BETWEEN_LOOKS = 0.05  # at what may cancel a wait
 
 MakeRoom = Callable[["StoredState"], bool]
 OnEnd = Callable[[OSError | None], None]  # why it could not be written; None: it was
@@ -179,10 +182,13 @@ class KvWriter:
         with self._idle:
             self._idle.wait(seconds)
 
-    def wait(self) -> None:
-        """Until nothing is left to be written."""
+    def wait(self, cancel: threading.Event | None = None) -> None:
+        """Until nothing is left to be written. Raises Cancelled once `cancel` is set."""
+        interval = None if cancel is None else _SECONDS_BETWEEN_LOOKS
         with self._idle:
-            self._idle.wait_for(lambda: not self._running)
+            while not self._idle.wait_for(lambda: not self._running, interval):
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled
 
     def unlink(self, path: Path) -> None:
         """Never raises: a file that can't be removed is kept in `stuck`."""

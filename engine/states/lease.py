@@ -15,7 +15,7 @@ from engine.states.state import Home, State, as_ids
 if TYPE_CHECKING:
     import torch
 
-MakeWritable = Callable[["Lease", int], None]
+MakeWritable = Callable[["Lease", int, threading.Event | None], None]
 
 
 class Lease:
@@ -32,7 +32,9 @@ class Lease:
         diverged_at: int | None = None,
         make_writable: MakeWritable,
     ) -> None:
-        """make_writable: sees to the pages of a step, wherever they can be had. Raises OutOfMemoryError."""
+        """make_writable: sees to the pages of a step, wherever they can be had. Raises OutOfMemoryError, and
+        Cancelled where it has to wait for the disk.
+        """
         self.state = state
         self.reused = state.length
         self.total = total
@@ -63,7 +65,7 @@ class Lease:
         self, ids: Sequence[int], *, all_logits: bool = False, cancel: threading.Event | None = None
     ) -> torch.Tensor:
         """Append `ids`; logits (V,) after the last, or (T, V). However it ends, `ids` are what is cached."""
-        self._make_writable(self, len(ids))
+        self._make_writable(self, len(ids), cancel)
         backend, ledger = self.home.backend, self.home.ledger
         assert self.state.live is not None
         sequence = self.state.live.sequence
@@ -74,7 +76,7 @@ class Lease:
 
     def decode(self, token: int, *, cancel: threading.Event | None = None) -> torch.Tensor:
         """`prefill` for one token, in the quickest way."""
-        self._make_writable(self, 1)
+        self._make_writable(self, 1, cancel)
         backend, ledger = self.home.backend, self.home.ledger
         assert self.state.live is not None
         sequence = self.state.live.sequence
@@ -109,5 +111,5 @@ class Lease:
         self.state.ids.extend(as_ids(ids[:grown]))
 
 
-def _refuse(_lease: Lease, _num_tokens: int) -> None:
+def _refuse(_lease: Lease, _num_tokens: int, _cancel: threading.Event | None) -> None:
     raise ModelUnloadedError

@@ -6,6 +6,7 @@ and its conversation's next answer says so.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ class Parking:
             excess -= sum(page.nbytes for page in pages if not holders[id(page)])
             self._send_away(state)
 
-    def relieve(self, idle: Iterable[State]) -> bool:
+    def relieve(self, idle: Iterable[State], cancel: threading.Event | None = None) -> bool:
         """For when the memory itself is full: lets the copy go that was used least recently, and waits for
         the disk if it is not written yet. False: there is none.
         """
@@ -90,7 +91,7 @@ class Parking:
         oldest = min(in_ram, key=lambda state: state.used_ns)
         if not _is_on_disk(oldest) and not _is_being_written(oldest):
             self._send_away(oldest)
-        self.wait()
+        self.wait(cancel)
         if _is_on_disk(oldest):
             oldest.ram = None
         elif oldest.ram is not None:
@@ -139,10 +140,10 @@ class Parking:
                 self._write(state, self._folder)
             state.ram = None
 
-    def wait(self) -> None:
-        """Until nothing is left to be written."""
+    def wait(self, cancel: threading.Event | None = None) -> None:
+        """Until nothing is left to be written. Raises Cancelled once `cancel` is set."""
         if self._folder is not None:
-            self._folder.wait()
+            self._folder.wait(cancel)
 
     def take_notices(self) -> tuple[Notice, ...]:
         return () if self._folder is None else self._folder.take_notices()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -89,9 +90,9 @@ class Residence:
                 return Live(self._home, sequence)
         return self._fall_back(pages, length)
 
-    def make_writable(self, lease: Lease, num_tokens: int) -> None:
+    def make_writable(self, lease: Lease, num_tokens: int, cancel: threading.Event | None = None) -> None:
         """See `PageLedger.make_writable`. If the pool has no room, the state leaves it. Raises
-        OutOfMemoryError.
+        OutOfMemoryError, and Cancelled while it waits for the disk to have memory.
         """
         live = lease.state.live
         assert live is not None
@@ -99,7 +100,7 @@ class Residence:
         if ledger.make_writable(sequence, num_tokens):
             return
         if live.home is self._home:
-            if self._with_room(lambda: ledger.make_writable(sequence, num_tokens) or None):
+            if self._with_room(lambda: ledger.make_writable(sequence, num_tokens) or None, cancel):
                 return
             fallback = self._fall_back(ledger.read(sequence), sequence.length)
             if fallback.home.ledger.make_writable(fallback.sequence, num_tokens):
@@ -125,18 +126,20 @@ class Residence:
         states = [*self._idle.values(), *(lease.state for lease in self._leases)]
         return sum(self.is_home(state) for state in states)
 
-    def _with_room(self, attempt: Callable[[], _Got | None]) -> _Got | None:
+    def _with_room(
+        self, attempt: Callable[[], _Got | None], cancel: threading.Event | None = None
+    ) -> _Got | None:
         """What `attempt` gives, once idle states have made enough room for it."""
-        while (got := attempt()) is None and (self._park_one() or self._relieve_memory()):
+        while (got := attempt()) is None and (self._park_one() or self._relieve_memory(cancel)):
             pass
         return got
 
-    def _relieve_memory(self) -> bool:
+    def _relieve_memory(self, cancel: threading.Event | None) -> bool:
         """Where a pool that isn't full has no page to give, and lies in the same memory as parked copies."""
         ledger = self._home.ledger
         if self._home.backend.device != "cpu" or ledger.num_pages == ledger.pool.capacity:
             return False
-        return self._parking.relieve(list(self._idle.values()))
+        return self._parking.relieve(list(self._idle.values()), cancel)
 
     def _park_one(self) -> bool:
         idle = [state for state in self._idle.values() if self.is_home(state)]

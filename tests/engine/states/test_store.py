@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from state_fakes import GEOMETRY, FakePool, cold_logits, new_home
 from state_steps import CONTEXT, KEY, OTHER, RAM, TEXT, Make, answer, codes, places, read
 
-from engine.errors import OutOfMemoryError
+from engine.errors import Cancelled, OutOfMemoryError
 from engine.generation import ReuseReason
 from engine.kv_geometry import PAGE
 from engine.states.kv_folder import KvFolder
@@ -365,6 +366,29 @@ class TestMemory:
         store.give_back(lease)
         for name, start in (("a", 1), ("b", 2)):
             assert answer(store, name, [start, *TEXT[:151]]).reused == 151
+
+    @pytest.mark.parametrize("decode", [True, False])
+    def test_an_answer_that_waits_for_the_disk_to_have_memory_can_be_stopped(
+        self, decode: bool, make: Make, slow_disk: threading.Event
+    ) -> None:
+        home = new_home(64)
+        pool = home.ledger.pool
+        assert isinstance(pool, FakePool)
+        store = make(home=home, slots=1)
+        answer(store, "a", [1, *TEXT[:150]])
+        lease = read(store, "b", [2, *TEXT[:63]])
+        allocate = pool.allocate
+        pool.allocate = lambda: None  # type: ignore[method-assign]
+        cancel = threading.Event()
+        cancel.set()
+        step = partial(lease.decode, 5) if decode else partial(lease.prefill, [5, 6])
+        with pytest.raises(Cancelled):
+            step(cancel=cancel)
+        assert not slow_disk.is_set()
+        pool.allocate = allocate  # type: ignore[method-assign]
+        assert list(lease.ids) == [2, *TEXT[:63]]
+        store.give_back(lease)
+        assert answer(store, "a", [1, *TEXT[:151]]).reused == 151
 
     def test_a_copy_that_cannot_be_written_is_dropped_for_an_answer_and_told(
         self, make: Make, tmp_path: Path
