@@ -113,6 +113,7 @@ def _report_start(window: MainWindow) -> None:
     """For the benchmark of the start: prints one JSON line and ends."""
     figures = {
         "seconds_to_first_show": round(seconds_since_process_start(), 3),
+        "seconds_without_a_core": round(seconds_without_a_core(), 3),
         "torch_imported": "torch" in sys.modules,
     }
     print(json.dumps(figures), flush=True)
@@ -130,6 +131,14 @@ def seconds_since_process_start() -> float:
     import psutil
 
     return time.time() - psutil.Process().create_time()
+
+
+def seconds_without_a_core() -> float:
+    """For how long this thread could have gone on so far, but others had the cores. 0 where
+    the system doesn't tell.
+    """
+    statistics = Path("/proc/thread-self/schedstat")
+    return int(statistics.read_text().split()[1]) / 1e9 if statistics.exists() else 0.0
 
 
 if __name__ == "__main__":

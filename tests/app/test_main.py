@@ -53,9 +53,12 @@ def test_window_shows_before_torch_is_imported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_window_shows_within_its_time_when_warm(tmp_path: Path) -> None:
-    """Counted from the start of the process. The best of three, since the machine does other things too."""
-    best = min(first_show(tmp_path / "program")["seconds_to_first_show"] for _ in range(3))
-    assert best < START_GOAL_S
+    """Counted from the start of the process, without the time in which other programs had the cores. The best
+    of three, since they make the disk and what cores there are slower, too.
+    """
+    starts = [first_show(tmp_path / "program") for _ in range(3)]
+    best = min(start["seconds_to_first_show"] - start["seconds_without_a_core"] for start in starts)
+    assert 0 < best < START_GOAL_S
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX systems")

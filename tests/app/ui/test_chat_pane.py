@@ -5,8 +5,9 @@ stalls.
 from __future__ import annotations
 
 import gc
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -75,6 +76,24 @@ class CpuMeter(QObject):
         self._timer.stop()
         gc.unfreeze()
         return self.longest_ms
+
+
+ATTEMPTS = 3
+
+
+def least_stall_ms(act: Callable[[], None], *, empty: Callable[[], None]) -> float:
+    """The longest stall of the best of some attempts: other programs make a core slower, and never faster, so
+    a stall of our own comes back each time.
+    """
+    least = math.inf
+    for _ in range(ATTEMPTS):
+        meter = CpuMeter()
+        act()
+        least = min(least, meter.stop())
+        if least < LONGEST_STALL_MS:
+            break
+        empty()
+    return least
 
 
 def message(number: int, text: str, *, role: str = "assistant", status=MessageStatus.COMPLETE) -> Message:
@@ -347,11 +366,12 @@ def test_an_answer_of_ten_thousand_tokens_never_stalls(qtbot, pane: ChatPane) ->
     ids=["1 MB line", "1 MB word", "newlines", "lines", "code", "table", "list", "brackets", "odd indents"],
 )
 def test_no_text_holds_the_window_up(qtbot, pane: ChatPane, text: str) -> None:
-    meter = CpuMeter()
-    pane.show_conversation(conversation(message(0, text, role="user"), message(1, text)))
-    end = time.perf_counter() + 3.0  # the costliest parts come at once; the rest is more of the same
-    qtbot.waitUntil(lambda: not pane.transcript.work.busy or time.perf_counter() > end, timeout=10_000)
-    assert meter.stop() < LONGEST_STALL_MS
+    def show() -> None:
+        pane.show_conversation(conversation(message(0, text, role="user"), message(1, text)))
+        end = time.perf_counter() + 3.0  # the costliest parts come at once; the rest is more of the same
+        qtbot.waitUntil(lambda: not pane.transcript.work.busy or time.perf_counter() > end, timeout=20_000)
+
+    assert least_stall_ms(show, empty=lambda: pane.show_conversation(None)) < LONGEST_STALL_MS
 
 
 @pytest.mark.parametrize("lines", [200, 2000])
@@ -360,12 +380,14 @@ def test_a_pasted_story_never_stalls_the_composer(qtbot, pane: ChatPane, lines: 
         " " * (n % 9) + ("- " if n % 3 else "") + "Once upon a time, far away. " * 3 + "\n"
         for n in range(lines)
     )
-    meter = CpuMeter()
-    QGuiApplication.clipboard().setText(story)
-    pane.composer.edit.paste()
-    QTest.keyClicks(pane.composer.edit, "The end")
-    qtbot.wait(50)
-    assert meter.stop() < LONGEST_STALL_MS
+
+    def paste() -> None:
+        QGuiApplication.clipboard().setText(story)
+        pane.composer.edit.paste()
+        QTest.keyClicks(pane.composer.edit, "The end")
+        qtbot.waitUntil(lambda: "The end" in pane.composer.text)
+
+    assert least_stall_ms(paste, empty=pane.composer.edit.clear) < LONGEST_STALL_MS
     assert story in pane.composer.text
     assert "The end" in pane.composer.text
 
