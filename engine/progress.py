@@ -13,6 +13,7 @@ class LoadStage(StrEnum):
     OPEN = "open"  # config, tokenizer and template are read and checked
     RUNTIME = "runtime"  # torch is imported
     WEIGHTS = "weights"  # tensors are read and laid out; done/total count bytes
+    UPLOAD = "upload"  # what a card computes with goes into its memory; done/total count bytes
     CHECK = "check"  # a few fixed tokens are run: finite logits, not one repeated id
 
 

@@ -21,12 +21,14 @@ _LABELS = {
     LoadStage.OPEN: "Files",
     LoadStage.RUNTIME: "Engine",
     LoadStage.WEIGHTS: "Weights",
+    LoadStage.UPLOAD: "Card",
     LoadStage.CHECK: "Test",
 }
 _SENTENCES = {
     LoadStage.OPEN: "Checking the files",
     LoadStage.RUNTIME: "Starting the engine",
     LoadStage.WEIGHTS: "Reading the weights",
+    LoadStage.UPLOAD: "Filling the card's memory",
     LoadStage.CHECK: "Trying a few words",
 }
 
@@ -36,7 +38,7 @@ def progress_sentence(progress: LoadProgress | None) -> str:
     if progress is None:
         return "Waiting for the engine"
     sentence = _SENTENCES[progress.stage]
-    if progress.stage is LoadStage.WEIGHTS and progress.total:
+    if progress.stage in (LoadStage.WEIGHTS, LoadStage.UPLOAD) and progress.total:
         return f"{sentence}, {format_bytes(progress.done)} of {format_bytes(progress.total)}"
     return sentence
 
@@ -71,7 +73,13 @@ class LoadProgressView(QWidget):
         stage = progress.stage if progress is not None else None
         if stage is not self._stage:
             self._stage = stage
+            if stage in (None, LoadStage.UPLOAD):  # of loads without a card it is no part
+                self._show_stage(LoadStage.UPLOAD, stage is not None)
             self._set_marks()
+
+    def _show_stage(self, stage: LoadStage, shown: bool) -> None:
+        for part in self._marks[stage]:
+            part.setVisible(shown)
 
     def _cancel(self) -> None:
         self.cancel_button.setEnabled(False)
@@ -84,10 +92,11 @@ class LoadProgressView(QWidget):
         stages.setSpacing(SPACE_XS + 2)
         for stage in LoadStage:
             mark, label = IconLabel("ring", self, size=_MARK), QLabel(_LABELS[stage], self)
+            label.setContentsMargins(0, 0, SPACE_M, 0)
             self._marks[stage] = (mark, label)
             stages.addWidget(mark)
             stages.addWidget(label)
-            stages.addSpacing(SPACE_M)
+        self._show_stage(LoadStage.UPLOAD, False)
         stages.addStretch(1)
         self.bar = QProgressBar(self)
         self.bar.setTextVisible(False)

@@ -61,7 +61,7 @@ class CpuBackend:
         self.counts = counts
         self.description = f"CPU, {torch.get_num_threads()} threads, {_described(counts)}"
         self.weight_bytes = weights.num_bytes
-        self._weights = weights
+        self.weights = weights
         mixes = any(isinstance(layer.feed_forward, MoeWeights) for layer in weights.layers)
         self._runner = LayerRunner(spec.norm_eps, expert_rows=self._rows.expert if mixes else 1)
 
@@ -130,7 +130,7 @@ class CpuBackend:
         assert isinstance(pool, CpuPagePool)
         assert len(sequence.pages) >= pages_for(sequence.length + 1), "pages are missing"
         with torch.inference_mode(), failed_allocations_told():
-            hidden = self._weights.embedding.rows(torch.tensor([token], dtype=torch.int64))
+            hidden = self.weights.embedding.rows(torch.tensor([token], dtype=torch.int64))
             self._run_layers(hidden, DecodeStep(pool, sequence), cancel)
             sequence.length += 1
             logits = self._logits(hidden)[0]
@@ -158,7 +158,7 @@ class CpuBackend:
     @functools.cached_property
     def _rows(self) -> RowShapes:
         """Tried when they are first needed: that takes a good part of a second of a large model."""
-        return try_rows(self._weights.layers, PREFILL_BLOCK)
+        return try_rows(self.weights.layers, PREFILL_BLOCK)
 
     def _prefill(
         self,
@@ -176,7 +176,7 @@ class CpuBackend:
             block, tokens = tokens.tensor_split([most - filled])
             step = PrefillStep(pool, sequence, len(block))
             hidden = torch.zeros(step.num_rows, self.spec.hidden_size)
-            hidden[step.valid] = self._weights.embedding.rows(block)
+            hidden[step.valid] = self.weights.embedding.rows(block)
             self._run_layers(hidden, step, cancel)
             sequence.length += len(block)
             if all_logits:
@@ -186,14 +186,14 @@ class CpuBackend:
 
     def _run_layers(self, hidden: torch.Tensor, step: Step, cancel: threading.Event | None) -> None:
         """Takes hidden (T, H) from the embeddings to behind the last layer, in place."""
-        for index, layer in enumerate(self._weights.layers):
+        for index, layer in enumerate(self.weights.layers):
             if cancel is not None and cancel.is_set():
                 raise Cancelled
             self._runner.run(layer, hidden, step, index=index)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(T, H) -> (T, V)"""
-        return self._weights.head(rms_norm(hidden, self._weights.final_norm, self.spec.norm_eps))
+        return self.weights.head(rms_norm(hidden, self.weights.final_norm, self.spec.norm_eps))
 
 
 def _described(counts: MatrixCounts | None) -> str:

@@ -30,50 +30,50 @@ class Dense:
     """Float32 weight (N, K), contiguous."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self._weight = weight
-        self._bias = bias
+        self.weight = weight
+        self.bias = bias
 
     @property
     def num_bytes(self) -> int:
-        return self._weight.nbytes
+        return self.weight.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = matrix_product(x, self._weight)
-        return y if self._bias is None else y.add_(self._bias)
+        y = matrix_product(x, self.weight)
+        return y if self.bias is None else y.add_(self.bias)
 
 
 class Widened:
     """Weight (N, K) kept in bfloat16 or float16 and widened to float32 some rows at a time, exactly."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self._weight = weight
-        self._bias = bias
+        self.weight = weight
+        self.bias = bias
         self._rows = max(1, _WIDEN_BYTES // (4 * weight.shape[1]))
 
     @property
     def num_bytes(self) -> int:
-        return self._weight.nbytes
+        return self.weight.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        parts = [matrix_product(x, rows.float()) for rows in torch.split(self._weight, self._rows)]
+        parts = [matrix_product(x, rows.float()) for rows in torch.split(self.weight, self._rows)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return y if self._bias is None else y.add_(self._bias)
+        return y if self.bias is None else y.add_(self.bias)
 
 
 class Joined:
     """Several matrices of the same inputs, one below the other."""
 
     def __init__(self, members: Sequence[Matrix], bias: torch.Tensor | None = None) -> None:
-        self._members = members
-        self._bias = bias
+        self.members = members
+        self.bias = bias
 
     @property
     def num_bytes(self) -> int:
-        return sum(member.num_bytes for member in self._members)
+        return sum(member.num_bytes for member in self.members)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.cat([member(x) for member in self._members], dim=1)
-        return y if self._bias is None else y.add_(self._bias)
+        y = torch.cat([member(x) for member in self.members], dim=1)
+        return y if self.bias is None else y.add_(self.bias)
 
 
 def matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix:
@@ -97,17 +97,17 @@ class Embedding:
     """A matrix (V, H) as it is stored, and the same as the head where embeddings are tied."""
 
     def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight
+        self.weight = weight
 
     @property
     def num_bytes(self) -> int:
-        return self._weight.nbytes
+        return self.weight.nbytes
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return self._weight.index_select(0, ids).float()
+        return self.weight.index_select(0, ids).float()
 
     def as_head(self) -> Matrix:
-        return matrix(self._weight)
+        return matrix(self.weight)
 
 
 class StripRows:

@@ -25,7 +25,7 @@ class StripMatrix:
 
     def __init__(self, strip: Strip, bias: torch.Tensor | None = None) -> None:
         self.strip = strip
-        self._bias = bias
+        self.bias = bias
         self._kernels = strip_kernels()
         self._dot = None if self._kernels is None else StripDot(self._kernels, strip)
         rows = max(1, _SCRATCH_BYTES // (4 * strip.columns))
@@ -40,7 +40,7 @@ class StripMatrix:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x (T, K) float32 -> (T, N) float32. From two rows on, a row has the same bits whatever T is."""
         y = self._dot(x.contiguous()) if x.shape[0] == 1 and self._dot is not None else self._several(x)
-        return y if self._bias is None else y.add_(self._bias)
+        return y if self.bias is None else y.add_(self.bias)
 
     def _several(self, x: torch.Tensor) -> torch.Tensor:
         if len(self._blocks) == 1:

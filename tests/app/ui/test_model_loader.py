@@ -380,3 +380,14 @@ def test_dialog_that_is_closed_can_be_opened_again(loader: ModelLoader, qtbot) -
         assert dialog.nameFilters() == ["GGUF models (*.gguf)"]
         dialog.reject()
         qtbot.waitUntil(lambda: loader.findChild(QFileDialog) is None)
+
+
+def test_the_card_is_a_stage_of_the_loads_that_have_one(qtbot) -> None:
+    view = LoadProgressView()
+    qtbot.addWidget(view)
+    view.show()
+    assert "Card" not in says(view)
+    view.show_progress(LoadProgress(LoadStage.UPLOAD, 1, 2))
+    assert "Card" in says(view)
+    view.restart()
+    assert "Card" not in says(view)

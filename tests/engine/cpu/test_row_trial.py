@@ -40,7 +40,7 @@ def by_place(count: int) -> torch.Tensor:
 def changed(backend: CpuBackend, how: Callable[[int], torch.Tensor]) -> ModelWeights:
     """The weights with every feed-forward block's last product shifting."""
     layers = []
-    for layer in backend._weights.layers:
+    for layer in backend.weights.layers:
         block = layer.feed_forward
         down = (
             Shifting(block.down, how)
@@ -48,12 +48,12 @@ def changed(backend: CpuBackend, how: Callable[[int], torch.Tensor]) -> ModelWei
             else [Shifting(each, how) for each in block.down]
         )
         layers.append(replace(layer, feed_forward=replace(block, down=down)))  # type: ignore[arg-type]
-    return replace(backend._weights, layers=tuple(layers))
+    return replace(backend.weights, layers=tuple(layers))
 
 
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-qwen3moe-mix"])
 def test_products_here_are_alike(name: str, load_backend: Callable[[str], CpuBackend]) -> None:
-    found = try_rows(load_backend(name)._weights.layers, PREFILL_BLOCK)
+    found = try_rows(load_backend(name).weights.layers, PREFILL_BLOCK)
     assert found.block == PREFILL_BLOCK
     assert found.expert > 1
 
@@ -100,7 +100,7 @@ def test_shapes_are_tried_at_the_first_prompt_of_more_than_a_page(
 
     monkeypatch.setattr("engine.cpu.backend.try_rows", trying)
     sound = load_backend("tiny-qwen3")
-    backend = CpuBackend(sound.spec, sound._weights)
+    backend = CpuBackend(sound.spec, sound.weights)
     cache = backend.new_cache()
     backend.forward(some_ids(PAGE - 1), cache)
     backend.forward(some_ids(1), cache)

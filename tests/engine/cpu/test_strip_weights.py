@@ -214,7 +214,7 @@ def test_rows_of_the_embedding_are_those_of_the_file_to_the_bit(
     backend = load(folder, bits)
     folder.tensors.close()
     ids = torch.tensor([5, 0, 511, 5, 17])
-    rows = backend._weights.embedding.rows(ids)
+    rows = backend.weights.embedding.rows(ids)
     assert torch.equal(rows.view(torch.int32), stored[ids].view(torch.int32))
 
 
@@ -280,7 +280,7 @@ def test_an_embedding_shared_with_the_head_survives_a_code_that_strips_lack(tmp_
     stored = folder.tensors.read("embed_tokens.weight")
     backend = load(folder, 8)
     every = torch.arange(info.shape[0])
-    assert torch.equal(backend._weights.embedding.rows(every), stored)
+    assert torch.equal(backend.weights.embedding.rows(every), stored)
     again = CpuBackend.load(
         folder.spec, folder.parameters, folder.tensors, weights="q8", shelf=shelf_in(tmp_path / "kept")
     )
@@ -544,7 +544,7 @@ def test_a_head_in_blocks_is_never_dequantised_as_a_whole(
     assert not {"embed_tokens.weight", "lm_head.weight"} & set(read)
     stored = original("embed_tokens.weight" if tied else "lm_head.weight")
     folder.tensors.close()
-    head = backend._weights.head
+    head = backend.weights.head
     assert isinstance(head, StripMatrix)
     expected = quantise(stored, bits=bits)  # type: ignore[arg-type]
     assert torch.equal(head.strip.codes, expected.codes)

@@ -1,0 +1,97 @@
+"""The structures that kernels take, field by field as in `kernels/*.cu`: each comment there holds here."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_POINTER = ctypes.c_uint64
+_INT, _LONG, _FLOAT = ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+
+
+def _fields(**fields: Any) -> list[tuple[str, Any]]:
+    return list(fields.items())
+
+
+class Activation(ctypes.Structure):
+    _fields_ = _fields(
+        values=_POINTER, high=_POINTER, low=_POINTER, scales=_POINTER, width=_INT, padding=_INT
+    )
+
+
+class Product(ctypes.Structure):
+    _fields_ = _fields(
+        weights=_POINTER,
+        scales=_POINTER,
+        offsets=_POINTER,
+        bias=_POINTER,
+        x=Activation,
+        y=_POINTER,
+        experts=_POINTER,
+        stride=_LONG,
+        outputs=_INT,
+        rows=_INT,
+        rows_each=_INT,
+        blocks_a_scale=_INT,
+        narrow_scales=_INT,
+        adds=_INT,
+    )
+
+
+class Norm(ctypes.Structure):
+    _fields_ = _fields(x=_POINTER, weight=_POINTER, out=Activation, eps=_FLOAT, padding=_INT)
+
+
+class Swiglu(ctypes.Structure):
+    _fields_ = _fields(gate_up=_POINTER, out=Activation)
+
+
+class PageLayout(ctypes.Structure):
+    _fields_ = _fields(offset=_LONG, heads=_INT, width=_INT)
+
+
+class Rotary(ctypes.Structure):
+    _fields_ = _fields(
+        step=_POINTER,
+        qkv=_POINTER,
+        norm=_POINTER,
+        cosines=_POINTER,
+        sines=_POINTER,
+        layout=PageLayout,
+        query_heads=_INT,
+        rotated=_INT,
+        eps=_FLOAT,
+        padding=_INT,
+    )
+
+
+class Attention(ctypes.Structure):
+    _fields_ = _fields(
+        step=_POINTER,
+        qkv=_POINTER,
+        partials=_POINTER,
+        out=Activation,
+        layout=PageLayout,
+        query_heads=_INT,
+        window=_INT,
+        first_row=_INT,
+        splits=_INT,
+        scale=_FLOAT,
+        padding=_INT,
+    )
+
+
+class Route(ctypes.Structure):
+    _fields_ = _fields(
+        logits=_POINTER,
+        experts=_POINTER,
+        weights=_POINTER,
+        count=_INT,
+        chosen=_INT,
+        normalises=_INT,
+        padding=_INT,
+    )
+
+
+class Mixture(ctypes.Structure):
+    _fields_ = _fields(y=_POINTER, weights=_POINTER, hidden=_POINTER, width=_INT, chosen=_INT)

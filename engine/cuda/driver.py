@@ -1,0 +1,117 @@
+"""What the backend asks of a card, and nothing more: memory, copies, code, launches.
+
+`pycuda_driver.py` speaks to a real one. Tests put another in its place, which runs the same kernels on the
+processor, or one that refuses an allocation, loses the device or counts copies.
+
+A driver belongs to the thread that opened it: every call comes from that thread, until `close`. Calls that
+start work return before it is done, in the order in which they came; `download` and `synchronize` wait.
+Addresses are plain numbers, as in kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NewType, Protocol
+
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]  # contiguous, one axis
+
+Address = NewType("Address", int)
+NOWHERE = Address(0)
+Kernel = NewType("Kernel", object)
+"""A kernel that is ready to be launched. Every kernel takes one structure by value."""
+
+
+class CardFaultError(EngineError):
+    """The card, or what ran on it, failed. What it holds can't be trusted any more."""
+
+
+class CardLostError(CardFaultError):
+    """The card doesn't answer: nothing can be read back from it."""
+
+
+@dataclass(frozen=True)
+class CardInfo:
+    """name: as its maker calls it. compute_capability: (9, 0), for example. total_bytes: of its memory.
+    multiprocessors: its processors, each with blocks of its own. driver: version, in the driver's words.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    total_bytes: int
+    multiprocessors: int
+    driver: str
+
+
+class CardDriver(Protocol):
+    """Every method may raise CardFaultError, also for something that went wrong in work of before."""
+
+    @property
+    def info(self) -> CardInfo: ...
+
+    def free_bytes(self) -> int:
+        """What is free of the card's memory, whoever has the rest."""
+
+    def allocate(self, num_bytes: int) -> Address:
+        """At a multiple of 256, with anything at all in it. Raises OutOfMemoryError, and then nothing has
+        changed.
+        """
+
+    def free(self, address: Address) -> None:
+        """What `allocate` gave. Waits for all work."""
+
+    def upload(self, target: Address, source: Bytes) -> None:
+        """The source may be changed as soon as this returns."""
+
+    def download(self, target: Bytes, source: Address) -> None:
+        """Behind all work of before; waits for it."""
+
+    def copy(self, target: Address, source: Address, num_bytes: int) -> None:
+        """Within the card. The two don't overlap."""
+
+    def fill(self, target: Address, value: int, num_bytes: int) -> None:
+        """Every byte becomes `value`."""
+
+    def load(self, code: bytes, names: list[str]) -> dict[str, Kernel]:
+        """Kernels of these names, from what a `KernelCompiler` made for this card."""
+
+    def launch(
+        self,
+        kernel: Kernel,
+        arguments: ctypes.Structure,
+        *,
+        grid: tuple[int, int, int],
+        block: int,
+        shared_bytes: int = 0,
+    ) -> None:
+        """block: threads, in one axis. shared_bytes: of dynamic shared memory."""
+
+    def synchronize(self) -> None:
+        """Returns when all work is done."""
+
+    def close(self) -> None:
+        """Gives everything back. Does nothing the second time. Never raises."""
+
+
+class KernelCompiler(Protocol):
+    """From the text of kernels to code for one card."""
+
+    def compile(self, sources: dict[str, str], main: str, *, card: CardInfo) -> bytes:
+        """sources: the files by name, `main` the one that includes the others. Raises CardFaultError with
+        the compiler's first complaint.
+        """
+
+
+def as_bytes(values: Any) -> Bytes:
+    """A contiguous array's or CPU tensor's memory, seen as bytes."""
+    import numpy as np
+
+    array = values.numpy() if hasattr(values, "numpy") else values
+    flat: Bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat

@@ -1,0 +1,53 @@
+"""The kernels of a model on one card, compiled and loaded before the first token. Nothing is added later."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from engine.cuda.driver import CardDriver, Kernel, KernelCompiler
+
+SOURCES = Path(__file__).parent / "kernels"
+MAIN = "all.cu"
+
+ACTIVATION_FORMS = ("float", "int8", "int8x2")
+
+PRODUCTS = (
+    *(f"product_codes{bits}_{form}" for bits in (4, 8) for form in ACTIVATION_FORMS),
+    *(f"product_{dtype}" for dtype in ("float32", "float16", "bfloat16")),
+)
+PRODUCT_NAMES = [f"{product}_{rows}" for product in PRODUCTS for rows in ("one", "many")]
+
+# Threads of a block, as each kernel's text has it.
+THREADS = {
+    "rms_norm": 256,
+    "swiglu": 256,
+    "rotate_and_keep_codes": 32,
+    "rotate_and_keep_numbers": 32,
+    "attend_codes": 256,
+    "attend_numbers": 256,
+    "combine_splits": 256,
+    "route": 32,
+    "mix_experts": 256,
+    **dict.fromkeys(PRODUCT_NAMES, 256),
+}
+
+
+def kernel_sources() -> dict[str, str]:
+    """The text of every file, by name."""
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.cu*"))}
+
+
+class KernelSet:
+    """Launches by name. `num_launches` counts them."""
+
+    def __init__(self, driver: CardDriver, compiler: KernelCompiler) -> None:
+        """Compiles everything, or finds it compiled. Raises CardFaultError."""
+        code = compiler.compile(kernel_sources(), MAIN, card=driver.info)
+        self._driver = driver
+        self._kernels: dict[str, Kernel] = driver.load(code, list(THREADS))
+        self.num_launches = 0
+
+    def launch(self, name: str, arguments: ctypes.Structure, *, grid: tuple[int, int, int]) -> None:
+        self._driver.launch(self._kernels[name], arguments, grid=grid, block=THREADS[name])
+        self.num_launches += 1

@@ -1,0 +1,6 @@
+// Every kernel, as one text for the compiler.
+#include "attention.cu"
+#include "experts.cu"
+#include "norm.cu"
+#include "product.cu"
+#include "rotary.cu"

@@ -1,0 +1,71 @@
+"""Cosines and sines by position, in the card's memory: the CPU's own numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.cpu.rope import RopeTable
+from engine.cuda.driver import Address, as_bytes
+from engine.cuda.memory import CardMemory, Use
+from engine.models.spec import RopeSpec
+
+if TYPE_CHECKING:
+    import torch
+
+_FIRST_POSITIONS = 4096
+
+
+class RopeTables:
+    """Of every way in which a model's layers rotate. They grow by doubling, before a step that needs it."""
+
+    def __init__(self, memory: CardMemory, ropes: set[RopeSpec], *, context: int) -> None:
+        self._memory = memory
+        self._context = context
+        self._tables = {rope: RopeTable(rope) for rope in ropes}
+        self._addresses: dict[RopeSpec, tuple[Address, Address]] = {}
+        self._positions = 0
+        self.reserve(min(context, _FIRST_POSITIONS))
+
+    def reserve(self, positions: int) -> None:
+        """Have rows for that many. Raises OutOfMemoryError, and then what was there stays."""
+        if positions <= self._positions:
+            return
+        count = min(self._context, max(positions, 2 * self._positions))
+        grown: dict[RopeSpec, tuple[Address, Address]] = {}
+        try:
+            for rope, table in self._tables.items():
+                cosines, sines = table.rows(0, count)
+                cosine_rows = self._upload(cosines[:, 0, 0])
+                try:
+                    grown[rope] = (cosine_rows, self._upload(sines[:, 0, 1]))
+                except BaseException:
+                    self._memory.free(cosine_rows)
+                    raise
+        except BaseException:
+            self._free(grown)
+            raise
+        self._free(self._addresses)
+        self._addresses = grown
+        self._positions = count
+
+    def of(self, rope: RopeSpec) -> tuple[Address, Address]:
+        """Cosines and sines (positions, R / 2)."""
+        return self._addresses[rope]
+
+    def free(self) -> None:
+        self._free(self._addresses)
+        self._addresses = {}
+
+    def _upload(self, rows: torch.Tensor) -> Address:
+        address = self._memory.allocate(rows.nbytes, Use.WORKSPACE)
+        try:
+            self._memory.driver.upload(address, as_bytes(rows.contiguous()))
+        except BaseException:
+            self._memory.free(address)
+            raise
+        return address
+
+    def _free(self, addresses: dict[RopeSpec, tuple[Address, Address]]) -> None:
+        for pair in addresses.values():
+            for address in pair:
+                self._memory.free(address)

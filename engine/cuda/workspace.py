@@ -1,0 +1,119 @@
+"""The card's memory for what is between the layers of one step, taken once at load for the largest step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.cuda.arguments import Activation
+from engine.cuda.driver import Address
+from engine.cuda.memory import CardMemory, Use
+from engine.models.spec import ModelSpec, MoeSpec
+from engine.weights.strips import BLOCK
+
+LOGIT_ROWS = 16  # at a time: of a large vocabulary they take 10 MB
+PARTIAL_BYTES = 32 * 2**20  # of attention, for as many rows at a time as fit
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The widest of a model's rows, in numbers."""
+
+    hidden: int
+    qkv: int
+    attention: int
+    gate_up: int
+    intermediate: int
+    experts: int
+    chosen: int  # experts a token; 1 where there are none
+    vocab: int
+    heads: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Sizes:
+        attention = [layer.attention for layer in spec.layers]
+        feed_forward = [layer.feed_forward for layer in spec.layers]
+        experts = [each for each in feed_forward if isinstance(each, MoeSpec)]
+        return cls(
+            hidden=spec.hidden_size,
+            qkv=max(each.q_dim + 2 * each.kv_dim for each in attention),
+            attention=max(each.q_dim for each in attention),
+            gate_up=max(2 * each.intermediate_size for each in feed_forward),
+            intermediate=max(each.intermediate_size for each in feed_forward),
+            experts=max((each.num_experts for each in experts), default=0),
+            chosen=max((each.top_k for each in experts), default=1),
+            vocab=spec.vocab_size,
+            heads=max(each.num_heads for each in attention),
+            head_dim=max(each.head_dim for each in attention),
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of numbers that products read, of any width up to the one they were made for."""
+
+    values: Address
+    high: Address
+    low: Address
+    scales: Address
+
+    def of(self, width: int, *, values: bool, planes: int) -> Activation:
+        """As a kernel takes it, in the forms that are wanted: numbers, and none, one or two planes of 8
+        bits.
+        """
+        return Activation(
+            values=self.values if values else 0,
+            high=self.high if planes else 0,
+            low=self.low if planes > 1 else 0,
+            scales=self.scales if planes else 0,
+            width=width,
+        )
+
+
+class Workspace:
+    """rows: of the largest step. Raises OutOfMemoryError, and then nothing is held."""
+
+    def __init__(self, memory: CardMemory, spec: ModelSpec, *, rows: int, planes: int) -> None:
+        self.rows = rows
+        self._memory = memory
+        self._addresses: list[Address] = []
+        sizes = Sizes.of(spec)
+        chosen_rows = rows * sizes.chosen
+        try:
+            self.x = self._rows(rows, sizes.hidden, planes)
+            self.attended = self._rows(rows, sizes.attention, planes)
+            self.gated = self._rows(chosen_rows, sizes.intermediate, planes)
+            self.qkv = self._floats(rows * sizes.qkv)
+            self.gate_up = self._floats(chosen_rows * sizes.gate_up)
+            self.partials = self._take(PARTIAL_BYTES)
+            self.logits = self._floats(min(rows, LOGIT_ROWS) * sizes.vocab)
+            if sizes.experts:
+                self.router = self._floats(rows * sizes.experts)
+                self.experts = self._floats(chosen_rows)
+                self.expert_weights = self._floats(chosen_rows)
+                self.expert_outputs = self._floats(chosen_rows * sizes.hidden)
+        except BaseException:
+            self.free()
+            raise
+
+    def free(self) -> None:
+        while self._addresses:
+            self._memory.free(self._addresses.pop())
+
+    def _take(self, num_bytes: int) -> Address:
+        address = self._memory.allocate(num_bytes, Use.WORKSPACE)
+        self._addresses.append(address)
+        return address
+
+    def _floats(self, count: int) -> Address:
+        return self._take(4 * count)
+
+    def _rows(self, rows: int, width: int, planes: int) -> Rows:
+        padded = -(-width // BLOCK) * BLOCK
+        none = Address(0)
+        return Rows(
+            values=self._floats(rows * padded),
+            high=self._take(rows * padded) if planes else none,
+            low=self._take(rows * padded) if planes > 1 else none,
+            scales=self._floats(rows * padded // BLOCK) if planes else none,
+        )
