@@ -31,7 +31,7 @@ TASK_DONE = "☑"
 MAX_PARSED = 4096  # characters, and
 MAX_PARSED_LINES = 400  # lines, that a caller with endless text parses at a time
 _BLOCK_NESTING = 1000
-_INLINE_NESTING = 20  # keeps runs of brackets from costing quadratic time; deeper ones stay as written
+_INLINE_NESTING = 10  # keeps runs of brackets from costing quadratic time; deeper ones stay as written
 GUARD = "\ufdd0"  # a noncharacter: ends a run of markers without being seen
 _MARKER = r"[ \t]*(?:>|[+*-](?=[ \t])|\d{1,9}[.)](?=[ \t]))"
 _TOO_DEEP = re.compile(rf"^(?!(?:[ \t]*[-*])+[ \t]*$)((?:{_MARKER}){{8}})(?={_MARKER})", re.MULTILINE)
