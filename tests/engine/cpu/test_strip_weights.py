@@ -289,7 +289,7 @@ def test_an_embedding_shared_with_the_head_survives_a_code_that_strips_lack(tmp_
     )
     folder.tensors.close()
     for each in (again, kept):
-        assert torch.equal(each._weights.embedding.rows(every), stored)
+        assert torch.equal(each.weights.embedding.rows(every), stored)
         assert torch.equal(logits(each, [1, 2, 3]), logits(backend, [1, 2, 3]))
 
 
