@@ -12,6 +12,7 @@ WeightFormat = Literal["native", "q8", "q4"]  # what a choice is resolved to
 WeightGroup = Literal[32, 256]  # inputs of a packed matrix that share a scale
 KvChoice = Literal["auto", "native", "int8"]
 ActivationsChoice = Literal["auto", "float", "int8", "int8x2"]
+Activations = Literal["float", "int8", "int8x2"]  # how rows go into products with packed weights
 
 DEFAULT_SLOTS = 8
 

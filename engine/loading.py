@@ -184,6 +184,7 @@ def _load_backend(
         folder.tensors,
         weights=config.weights,
         group=config.weight_group,
+        activations=config.activations,
         calibration_ids=calibration_ids,
         shelf=shelf,
         on_progress=on_progress,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from engine.config import EngineConfig, WeightFormat, WeightGroup
+from engine.config import Activations, EngineConfig, WeightFormat, WeightGroup
 from engine.cpu.memory import RESERVE_BYTES
 from engine.errors import SettingError
 from engine.kv_geometry import KvFormat
@@ -36,7 +36,7 @@ class ResolvedConfig:
     weights: WeightFormat
     weight_group: WeightGroup
     kv: KvFormat
-    activations: Literal["float"]
+    activations: Activations
     context: int  # tokens, prompt and answer together
     slots: int  # conversations whose caches are kept
     threads: int
@@ -60,13 +60,12 @@ def resolve_config(
         raise SettingError(
             "The device 'cuda' is not available: this version computes on the CPU.", "Choose 'cpu' or 'auto'."
         )
-    _require_available("activations", config.activations, ("auto", "float"))
     resolved = ResolvedConfig(
         device="cpu",
         weights=_weights(config, sizes, available),
         weight_group=weight_group(config),
         kv="int8" if config.kv == "auto" else config.kv,
-        activations="float",
+        activations="float" if config.activations == "auto" else config.activations,
         context=_context(config.context, spec),
         slots=config.slots,
         threads=default_threads() if config.threads is None else config.threads,
@@ -133,14 +132,6 @@ def _notices(config: EngineConfig, resolved: ResolvedConfig, *, stored_packed: b
             Notice("vram-budget-unused", "The VRAM budget has no effect: the model runs on the CPU.")
         )
     return notices
-
-
-def _require_available(setting: str, value: str, available: tuple[str, ...]) -> None:
-    if value not in available:
-        names = " or ".join(f"'{name}'" for name in reversed(available))
-        raise SettingError(
-            f"The setting {setting} is '{value}', which this version doesn't have yet.", f"Choose {names}."
-        )
 
 
 def _context(context: int | None, spec: ModelSpec) -> int:

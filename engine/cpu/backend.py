@@ -10,7 +10,7 @@ from collections.abc import Sequence as Several
 import torch
 
 from engine.backend import Cache, PagePool, Sequence
-from engine.config import WeightFormat
+from engine.config import Activations, WeightFormat
 from engine.cpu.kv_kernels import kv_kernels
 from engine.cpu.layers import LayerRunner
 from engine.cpu.memory import failed_allocations_told
@@ -74,6 +74,7 @@ class CpuBackend:
         *,
         weights: WeightFormat = "native",
         group: Group = 32,
+        activations: Activations = "float",
         calibration_ids: Several[int] = (),
         shelf: StripShelf | None = None,
         on_progress: ProgressCallback = no_progress,
@@ -81,7 +82,8 @@ class CpuBackend:
     ) -> CpuBackend:
         """Reads all weights. Raises OutOfMemoryError, ModelFileError, Cancelled; nothing is kept then.
 
-        group: inputs that share a scale in strips. calibration_ids: a text by which 4-bit codes are chosen.
+        group: inputs that share a scale in strips. activations: how rows go into products with
+        strips. calibration_ids: a text by which 4-bit codes are chosen.
         shelf: where strips are kept from one load to the next. See `engine.cpu.strip_weights`. Whether strips
         fit into memory is for the caller to check.
         """
@@ -93,6 +95,7 @@ class CpuBackend:
                     source,
                     bits=_STRIP_BITS[weights],
                     group=group,
+                    activations=activations,
                     calibration_ids=calibration_ids,
                     shelf=shelf,
                     on_progress=on_progress,

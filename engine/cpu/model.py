@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.config import Activations
 from engine.cpu.matrices import Embedding, Joined, Matrix, RowLookup, matrix
 from engine.cpu.moe import MoeWeights
 from engine.cpu.strip_matrix import StripMatrix
@@ -57,20 +58,24 @@ def build_weights(
     strips: Strips | None = None,
     *,
     lookup: RowLookup | None = None,
+    activations: Activations = "float",
 ) -> ModelWeights:
     """`tensors` by parameter name, and the `strips` that take the place of some of them, "head" among them
     also where it is the embedding. A tied head without a strip is the embedding. `lookup` takes the place of
-    "embed".
+    "embed". activations: how rows go into products with strips.
     """
     strips = {} if strips is None else strips
     embedding = Embedding(tensors["embed"]) if lookup is None else lookup
     if spec.tied_embeddings and "head" not in strips:
         head = Embedding(tensors["embed"]).as_head()
     else:
-        head = _matrices("head", tensors, strips)[0]
+        head = _matrices("head", tensors, strips, activations=activations)[0]
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(build_layer(i, layer, tensors, strips=strips) for i, layer in enumerate(spec.layers)),
+        layers=tuple(
+            build_layer(i, layer, tensors, strips=strips, activations=activations)
+            for i, layer in enumerate(spec.layers)
+        ),
         final_norm=tensors["final_norm"],
         head=head,
         num_bytes=sum(tensor.nbytes for tensor in tensors.values())
@@ -80,21 +85,29 @@ def build_weights(
 
 
 def build_layer(
-    index: int, layer: LayerSpec, tensors: Mapping[str, torch.Tensor], *, strips: Strips
+    index: int,
+    layer: LayerSpec,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    strips: Strips,
+    activations: Activations = "float",
 ) -> LayerWeights:
     """Layer number `index` of what `build_weights` takes."""
     prefix = f"layers.{index}."
 
+    def several(name: str, count: int) -> list[Matrix]:
+        return _matrices(prefix + name, tensors, strips, count, activations=activations)
+
     def fused(name: str) -> Matrix:
-        return _matrices(prefix + name, tensors, strips)[0]
+        return several(name, 1)[0]
 
     feed_forward: DenseWeights | MoeWeights
     if isinstance(layer.feed_forward, MoeSpec):
         feed_forward = MoeWeights(
             spec=layer.feed_forward,
             router=fused("router"),
-            gate_up=_matrices(f"{prefix}experts.gate_up", tensors, strips, layer.feed_forward.num_experts),
-            down=_matrices(f"{prefix}experts.down", tensors, strips, layer.feed_forward.num_experts),
+            gate_up=several("experts.gate_up", layer.feed_forward.num_experts),
+            down=several("experts.down", layer.feed_forward.num_experts),
         )
     else:
         feed_forward = DenseWeights(gate_up=fused("gate_up"), down=fused("down"))
@@ -113,16 +126,23 @@ def build_layer(
     )
 
 
-def _matrices(name: str, tensors: Mapping[str, torch.Tensor], strips: Strips, count: int = 1) -> list[Matrix]:
+def _matrices(
+    name: str,
+    tensors: Mapping[str, torch.Tensor],
+    strips: Strips,
+    count: int = 1,
+    *,
+    activations: Activations,
+) -> list[Matrix]:
     """The `count` matrices of one parameter: a stack (E, N, K) has E of them."""
     bias = tensors.get(f"{name}_bias")
     if name in strips:
         held = strips[name]
         if len(held) == count:
-            return [StripMatrix(strip, bias) for strip in held]
+            return [StripMatrix(strip, bias, activations) for strip in held]
         size = len(held) // count
         return [
-            Joined([StripMatrix(strip) for strip in held[first : first + size]], bias)
+            Joined([StripMatrix(strip, None, activations) for strip in held[first : first + size]], bias)
             for first in range(0, len(held), size)
         ]
     weight = tensors[name]

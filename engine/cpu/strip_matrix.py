@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import torch
 
+from engine.config import Activations
+from engine.cpu.activations import rounded
 from engine.cpu.ops import matrix_product
 from engine.cpu.strip_kernels import StripDot, strip_kernels
 from engine.weights.strips import Strip, dequantise, take_rows
@@ -21,11 +23,16 @@ _SCRATCH_BYTES = 8 * 2**20  # 64 rows by (3072, 576): 0.58 ms; 2 MiB take 0.76, 
 
 
 class StripMatrix:
-    """A linear map (N outputs, K inputs) whose weight is a strip; `bias` (N,) is float32."""
+    """A linear map (N outputs, K inputs) whose weight is a strip; `bias` (N,) is float32. Inputs are rounded
+    as `activations` says.
+    """
 
-    def __init__(self, strip: Strip, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, strip: Strip, bias: torch.Tensor | None = None, activations: Activations = "float"
+    ) -> None:
         self.strip = strip
         self.bias = bias
+        self._activations = activations
         self._kernels = strip_kernels()
         self._dot = None if self._kernels is None else StripDot(self._kernels, strip)
         rows = max(1, _SCRATCH_BYTES // (4 * strip.columns))
@@ -39,6 +46,7 @@ class StripMatrix:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x (T, K) float32 -> (T, N) float32. From two rows on, a row has the same bits whatever T is."""
+        x = rounded(x, self._activations)
         y = self._dot(x.contiguous()) if x.shape[0] == 1 and self._dot is not None else self._several(x)
         return y if self.bias is None else y.add_(self.bias)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.checkpoints.foreign_files import shown
+from engine.config import Activations
 from engine.cpu.calibration import Calibration, effort_for
 from engine.cpu.code_kernel import improve
 from engine.cpu.load_meter import LoadMeter
@@ -64,15 +65,16 @@ def load_strips(
     *,
     bits: Bits | None,
     group: Group = BLOCK,
+    activations: Activations = "float",
     calibration_ids: Sequence[int],
     shelf: StripShelf | None = None,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> LoadedStrips:
     """bits: None packs nothing, and what is stored as strips stays so. group: of the strips that are made;
-    rows that don't divide by 256 get 32. calibration_ids: some text of the
-    model's language, only looked at for 4 bits; may be empty. shelf: where strips are kept from one load to
-    the next; None keeps none.
+    rows that don't divide by 256 get 32. activations: how rows go into products with strips.
+    calibration_ids: some text of the model's language, only looked at for 4 bits; may be empty. shelf: where
+    strips are kept from one load to the next; None keeps none.
 
     Raises Cancelled, and ModelFileError for weights that are no numbers, with the tensor's name.
     """
@@ -81,7 +83,16 @@ def load_strips(
 
         def load(shelf: Shelf) -> LoadedStrips:
             meter = LoadMeter(_total(spec, parameters, source), on_progress, cancel)
-            loader = _StripLoader(spec, parameters, source, bits=bits, group=group, shelf=shelf, meter=meter)
+            loader = _StripLoader(
+                spec,
+                parameters,
+                source,
+                bits=bits,
+                group=group,
+                activations=activations,
+                shelf=shelf,
+                meter=meter,
+            )
             loaded = loader.load(calibration_ids)
             meter.finish()
             release_memory()  # small pieces of what is gone: 100 MB with a model of half a billion
@@ -146,6 +157,7 @@ class _StripLoader:
         *,
         bits: Bits | None,
         group: Group,
+        activations: Activations,
         shelf: Shelf,
         meter: LoadMeter,
     ) -> None:
@@ -155,6 +167,7 @@ class _StripLoader:
         self._infos = source.tensors()
         self._bits = bits
         self._group: Group = group
+        self._activations: Activations = activations
         self._shelf = shelf
         self._meter = meter
         self._tensors: dict[str, torch.Tensor] = {}
@@ -186,7 +199,13 @@ class _StripLoader:
                 release_memory()  # small pieces of what is gone: in all more than 100 MB of a small model
         self._load_head(lookup, calibration)
         stored = "embed" in self._tensors
-        weights = build_weights(spec, self._tensors, self._strips, lookup=None if stored else lookup)
+        weights = build_weights(
+            spec,
+            self._tensors,
+            self._strips,
+            lookup=None if stored else lookup,
+            activations=self._activations,
+        )
         return LoadedStrips(weights, MatrixCounts(**self._counts), self._notices())
 
     def _notices(self) -> tuple[Notice, ...]:

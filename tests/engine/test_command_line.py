@@ -333,7 +333,7 @@ class TestMistakes:
             (("--device", "cuda"), "cuda"),
             (("--device", "tpu"), "tpu"),
             (("--weights", "q5"), "q5"),
-            (("--activations", "int8"), "int8"),
+            (("--activations", "int4"), "int4"),
             (("--context", "5000"), "5,000"),
             (("--context", "many"), "many"),
             (("--slots", "0"), "slots"),
