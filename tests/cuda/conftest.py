@@ -1,0 +1,43 @@
+"""A card that runs the real kernels on the processor; see emulation/emulated_card.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from emulated_card import EmulatedCard, EmulatedCompiler, why_no_emulation
+
+MakeCard = Callable[..., EmulatedCard]
+
+
+@pytest.fixture(scope="session")
+def card_compiler(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> EmulatedCompiler:
+    """Keeps what it compiles, for later runs too. Tests are skipped where the system has no compiler."""
+    reason = why_no_emulation()
+    if reason is not None:
+        pytest.skip(reason)
+    cache = request.config.cache
+    folder = cache.mkdir("emulated_kernels") if cache is not None else tmp_path_factory.mktemp("kernels")
+    return EmulatedCompiler(Path(folder))
+
+
+@pytest.fixture
+def make_card(card_compiler: EmulatedCompiler) -> Iterator[MakeCard]:
+    """`make_card(total_bytes=..., order_seed=...)`. At the end nothing may be damaged or left on one."""
+    cards: list[EmulatedCard] = []
+
+    def make(**options: int) -> EmulatedCard:
+        cards.append(EmulatedCard(**options))
+        return cards[-1]
+
+    yield make
+    for card in cards:
+        card.check()
+
+
+@pytest.fixture
+def card(make_card: MakeCard) -> EmulatedCard:
+    return make_card()

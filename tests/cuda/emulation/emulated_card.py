@@ -1,0 +1,411 @@
+"""A card that isn't there: `CardDriver` on the processor, running the real kernels. Linux with g++ or clang.
+
+    compiler = EmulatedCompiler(folder)           # a KernelCompiler; keeps libraries in `folder`
+    compiler.compiled                             # how often the system's compiler ran
+    why_no_emulation() -> str | None              # a reason to skip; None where it works
+
+    card = EmulatedCard(total_bytes=2**30, order_seed=0)   # a CardDriver; belongs to this thread
+    card.counts                                   # Counts: launches by kernel, copies, bytes, allocations
+    card.counts = Counts()                        # ... begins anew
+    card.total_bytes = n; card.foreign_bytes = n  # its memory, and what other programs hold of it
+    card.used_bytes                               # what its own allocations take
+    card.live                                     # {address: bytes} of what isn't freed
+    card.fail_allocation(n)                       # n-th from now (1: the next) raises OutOfMemoryError
+    card.fault_at_launch(n)                       # n-th raises CardFaultError, and so does what follows
+    card.lose_at_launch(n)                        # n-th raises CardLostError, and so does what follows
+    card.lose()                                   # from now on
+    card.failed                                   # whether there was such a fault; no call works then
+    card.check()                                  # AssertionError: damaged guards, freed memory, a leak
+
+Memory that was just allocated, and shared memory at the start of a block, is poison: NaN as float, half and
+bfloat16, -1 as a whole number. Each allocation has guards on both sides, which are looked at after every
+launch. What is freed stays aside for a while, filled with NaN, and is looked at too. `order_seed` other than
+0 changes the order in which blocks, and the threads of a block, come to their turn.
+
+Faults of a kernel (a guard written, an address or alignment that is wrong, an index outside of an array,
+threads that wait for ever) raise CardFaultError with kernel, block, thread and, where known, the line. A
+mistake of the caller (an address that isn't the card's, another thread, use after `close`) is an
+AssertionError.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import tempfile
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from emulated_compiler import EmulatedCompiler, why_no_emulation
+
+from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel
+from engine.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from engine.cuda.driver import Bytes
+
+__all__ = ["Counts", "EmulatedCard", "EmulatedCompiler", "why_no_emulation"]
+
+ALIGNMENT = 256
+GUARD_BYTES = 1024  # on both sides of an allocation
+POISON = 0xFF
+GUARD = np.tile(np.array([0xFB, 0xFF], np.uint8), GUARD_BYTES // 2)
+KEPT_ASIDE_BYTES = 64 << 20  # of freed memory
+
+
+@dataclass
+class Counts:
+    """What was asked of the card. launches: by the kernel's name; bytes: by the kind of copy."""
+
+    launches: Counter[str] = field(default_factory=Counter)
+    uploads: int = 0
+    upload_bytes: int = 0
+    downloads: int = 0
+    download_bytes: int = 0
+    copies: int = 0
+    copy_bytes: int = 0
+    fills: int = 0
+    allocations: int = 0
+    frees: int = 0
+    synchronizations: int = 0
+
+
+@dataclass(frozen=True)
+class _Allocation:
+    """memory: guard, contents (at `address`), guard."""
+
+    address: int
+    num_bytes: int
+    memory: Bytes
+
+    @property
+    def contents(self) -> Bytes:
+        return self.memory[GUARD_BYTES : GUARD_BYTES + self.num_bytes]
+
+    def damage(self) -> str | None:
+        """None where both guards are whole."""
+        if not np.array_equal(self.memory[:GUARD_BYTES], GUARD):
+            return f"before the allocation of {self.num_bytes} bytes at {self.address:#x}"
+        if not np.array_equal(self.memory[GUARD_BYTES + self.num_bytes :], GUARD):
+            return f"behind the allocation of {self.num_bytes} bytes at {self.address:#x}"
+        return None
+
+
+def _new_allocation(num_bytes: int) -> _Allocation:
+    needed = num_bytes + 2 * GUARD_BYTES
+    raw = np.empty(needed + ALIGNMENT, np.uint8)
+    start = -(raw.ctypes.data + GUARD_BYTES) % ALIGNMENT
+    memory = raw[start : start + needed]
+    memory[:GUARD_BYTES] = GUARD
+    memory[GUARD_BYTES : GUARD_BYTES + num_bytes] = POISON
+    memory[GUARD_BYTES + num_bytes :] = GUARD
+    return _Allocation(memory.ctypes.data + GUARD_BYTES, num_bytes, memory)
+
+
+class _Library:
+    """A shared library of kernels, as `EmulatedCompiler` makes them."""
+
+    def __init__(self, code: bytes) -> None:
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            file.write(code)
+            file.flush()
+            self._library = ctypes.CDLL(file.name)
+        self._library.kestrel_error.restype = ctypes.c_char_p
+        self._library.kestrel_set_order.argtypes = [ctypes.c_uint64]
+        self._damaged = self._library.kestrel_damaged
+        self._damaged.restype = ctypes.c_int64
+        self._damaged.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
+
+    def kernel(self, name: str) -> EmulatedKernel:
+        try:
+            launch = getattr(self._library, f"kestrel_launch_{name}")
+            size = ctypes.c_uint.in_dll(self._library, f"kestrel_size_{name}").value
+        except (AttributeError, ValueError):
+            raise CardFaultError(f"The code has no kernel {name}.") from None
+        launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 5]
+        return EmulatedKernel(name, size, launch, self)
+
+    def set_order(self, seed: int) -> None:
+        self._library.kestrel_set_order(seed)
+
+    def error(self) -> str:
+        return (self._library.kestrel_error() or b"").decode(errors="replace")
+
+    def first_damaged(self, guards: np.ndarray) -> int | None:
+        found = self._damaged(guards.ctypes.data, len(guards), GUARD.ctypes.data, GUARD_BYTES)
+        return None if found < 0 else found
+
+
+@dataclass(frozen=True)
+class EmulatedKernel:
+    """size: bytes of its arguments' structure."""
+
+    name: str
+    size: int
+    launch: Callable[..., int]
+    library: _Library
+
+
+_libraries: dict[bytes, _Library] = {}  # of this process: code is never unloaded
+
+
+class EmulatedCard:
+    """See the module. compute_capability, multiprocessors: what the card says of itself."""
+
+    def __init__(
+        self,
+        *,
+        total_bytes: int = 1 << 30,
+        order_seed: int = 0,
+        compute_capability: tuple[int, int] = (8, 0),
+        multiprocessors: int = 8,
+    ) -> None:
+        assert why_no_emulation() is None, why_no_emulation()
+        self.total_bytes = total_bytes
+        self.foreign_bytes = 0
+        self.order_seed = order_seed
+        self.counts = Counts()
+        self._compute_capability = compute_capability
+        self._multiprocessors = multiprocessors
+        self._thread = threading.get_ident()
+        self._allocations: dict[int, _Allocation] = {}
+        self._starts: list[int] = []  # their addresses, sorted
+        self._aside: deque[_Allocation] = deque()
+        self._guards: np.ndarray | None = None  # starts of all guards; None after a change
+        self._fault: CardFaultError | None = None  # what every call raises from now on
+        self._allocation_to_fail = 0  # calls until then; 0: never
+        self._launches_until: dict[str, int] = {}  # "fault", "loss"
+        self._faulty_kernel = False
+        self._closed = False
+
+    # What tests set and ask for
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(_rounded(allocation.num_bytes) for allocation in self._allocations.values())
+
+    @property
+    def live(self) -> dict[int, int]:
+        return {address: allocation.num_bytes for address, allocation in self._allocations.items()}
+
+    @property
+    def failed(self) -> bool:
+        """There was a fault: no call works any more."""
+        return self._fault is not None
+
+    def fail_allocation(self, number: int = 1) -> None:
+        assert number >= 1
+        self._allocation_to_fail = number
+
+    def fault_at_launch(self, number: int = 1) -> None:
+        assert number >= 1
+        self._launches_until["fault"] = number
+
+    def lose_at_launch(self, number: int = 1) -> None:
+        assert number >= 1
+        self._launches_until["loss"] = number
+
+    def lose(self) -> None:
+        self._fault = CardLostError("The card doesn't answer.", "Load the model again.")
+
+    def check(self, *, leaks: bool = True) -> None:
+        """AssertionError for damaged guards, writes to freed memory and, with `leaks`, what isn't freed.
+        After a fault of a kernel there is nothing to check.
+        """
+        if self._faulty_kernel:
+            return
+        for allocation in self._allocations.values():
+            damage = allocation.damage()
+            assert damage is None, f"something was written {damage}"
+        for allocation in self._aside:
+            _check_aside(allocation)
+        # A card that failed gives nothing back before `close`.
+        assert not leaks or self._fault is not None or not self._allocations, f"never freed: {self.live}"
+
+    # What a CardDriver does
+
+    @property
+    def info(self) -> CardInfo:
+        return CardInfo(
+            name="Emulated card",
+            compute_capability=self._compute_capability,
+            total_bytes=self.total_bytes,
+            multiprocessors=self._multiprocessors,
+            driver="emulated",
+        )
+
+    def free_bytes(self) -> int:
+        self._enter()
+        return max(0, self.total_bytes - self.foreign_bytes - self.used_bytes)
+
+    def allocate(self, num_bytes: int) -> Address:
+        self._enter()
+        assert num_bytes > 0, "an allocation of no bytes"
+        self.counts.allocations += 1
+        free = self.free_bytes()
+        fails = self._allocation_to_fail == 1
+        self._allocation_to_fail = max(0, self._allocation_to_fail - 1)
+        if fails or _rounded(num_bytes) > free:
+            raise OutOfMemoryError(f"The card has {free} bytes free, and {num_bytes} are needed.")
+        allocation = _new_allocation(num_bytes)
+        self._allocations[allocation.address] = allocation
+        bisect.insort(self._starts, allocation.address)
+        self._guards = None
+        return Address(allocation.address)
+
+    def free(self, address: Address) -> None:
+        self._enter()
+        allocation = self._allocations.pop(address, None)
+        assert allocation is not None, f"{address:#x} is not the start of an allocation that is still there"
+        self._starts.remove(address)
+        self.counts.frees += 1
+        damage = allocation.damage()
+        assert damage is None, f"something was written {damage}"
+        allocation.memory[:] = np.resize(GUARD, len(allocation.memory))
+        self._aside.append(allocation)
+        while sum(kept.num_bytes for kept in self._aside) > KEPT_ASIDE_BYTES:
+            _check_aside(self._aside.popleft())
+        self._guards = None
+
+    def upload(self, target: Address, source: Bytes) -> None:
+        self._enter()
+        _check_host(source)
+        self._memory(target, source.size)[:] = source
+        self.counts.uploads += 1
+        self.counts.upload_bytes += source.size
+
+    def download(self, target: Bytes, source: Address) -> None:
+        self._enter()
+        _check_host(target)
+        assert target.flags.writeable
+        target[:] = self._memory(source, target.size)
+        self.counts.downloads += 1
+        self.counts.download_bytes += target.size
+
+    def copy(self, target: Address, source: Address, num_bytes: int) -> None:
+        self._enter()
+        assert target + num_bytes <= source or source + num_bytes <= target, "the two overlap"
+        self._memory(target, num_bytes)[:] = self._memory(source, num_bytes)
+        self.counts.copies += 1
+        self.counts.copy_bytes += num_bytes
+
+    def fill(self, target: Address, value: int, num_bytes: int) -> None:
+        self._enter()
+        assert 0 <= value <= 255
+        self._memory(target, num_bytes)[:] = value
+        self.counts.fills += 1
+
+    def load(self, code: bytes, names: list[str]) -> dict[str, Kernel]:
+        self._enter()
+        if code not in _libraries:
+            try:
+                _libraries[code] = _Library(code)
+            except OSError as error:
+                raise CardFaultError(f"The card can't load the kernels: {error}.") from error
+        return {name: Kernel(_libraries[code].kernel(name)) for name in names}
+
+    def launch(
+        self,
+        kernel: Kernel,
+        arguments: ctypes.Structure,
+        *,
+        grid: tuple[int, int, int],
+        block: int,
+        shared_bytes: int = 0,
+    ) -> None:
+        self._enter()
+        assert isinstance(kernel, EmulatedKernel)
+        given = ctypes.sizeof(arguments)
+        assert given == kernel.size, f"{kernel.name} takes {kernel.size} bytes of arguments, not {given}"
+        assert all(0 <= number < 1 << 32 for number in (*grid, block, shared_bytes))
+        self.counts.launches[kernel.name] += 1
+        self._raise_planned_fault()
+        kernel.library.set_order(self.order_seed)
+        if kernel.launch(ctypes.addressof(arguments), *grid, block, shared_bytes) != 0:
+            self._faulty_kernel = True
+            self._break(kernel.library.error())
+        if self._guards is None:
+            self._guards = self._list_guards()
+        damaged = kernel.library.first_damaged(self._guards)
+        if damaged is not None:
+            self._faulty_kernel = True
+            self._break(f"kernel {kernel.name}: it wrote {self._name_guard(int(self._guards[damaged]))}")
+
+    def synchronize(self) -> None:
+        self._enter()
+        self.counts.synchronizations += 1
+
+    def close(self) -> None:
+        """What isn't freed yet stays in `live`, for `check` to tell."""
+        self._closed = True
+
+    # How
+
+    def _enter(self) -> None:
+        assert threading.get_ident() == self._thread, "a driver belongs to the thread that opened it"
+        assert not self._closed, "the driver is closed"
+        if self._fault is not None:
+            raise self._fault
+
+    def _break(self, reason: str) -> None:
+        self._fault = CardFaultError(f"The card failed: {reason}.", "Load the model again.")
+        raise self._fault
+
+    def _raise_planned_fault(self) -> None:
+        for kind, number in list(self._launches_until.items()):
+            self._launches_until[kind] = number - 1
+            if number == 1:
+                del self._launches_until[kind]
+                if kind == "fault":
+                    self._break("the launch that was to fail")
+                self.lose()
+                self._enter()
+
+    def _memory(self, address: int, num_bytes: int) -> Bytes:
+        """A part of one allocation."""
+        index = bisect.bisect_right(self._starts, address) - 1
+        assert index >= 0, f"{address:#x} is not the card's"
+        allocation = self._allocations[self._starts[index]]
+        offset = address - allocation.address
+        assert 0 <= num_bytes <= allocation.num_bytes - offset, (
+            f"{num_bytes} bytes at {address:#x}: the next allocation below has {allocation.num_bytes} bytes"
+            f" at {allocation.address:#x}"
+        )
+        return allocation.contents[offset : offset + num_bytes]
+
+    def _list_guards(self) -> np.ndarray:
+        """Where GUARD_BYTES hold the pattern: beside what is allocated, and in what was freed."""
+        starts = [
+            start
+            for allocation in self._allocations.values()
+            for start in (allocation.address - GUARD_BYTES, allocation.address + allocation.num_bytes)
+        ]
+        for allocation in self._aside:
+            starts += [allocation.address - GUARD_BYTES, allocation.address]
+        return np.array(starts, np.uint64)
+
+    def _name_guard(self, start: int) -> str:
+        for allocation in self._allocations.values():
+            if start == allocation.address - GUARD_BYTES:
+                return f"before the allocation of {allocation.num_bytes} bytes at {allocation.address:#x}"
+            if start == allocation.address + allocation.num_bytes:
+                return f"behind the allocation of {allocation.num_bytes} bytes at {allocation.address:#x}"
+        return f"to memory that was freed, at {start:#x} or after"
+
+
+def _rounded(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def _check_host(values: Bytes) -> None:
+    assert (values.dtype, values.ndim) == (np.uint8, 1), "not plain bytes"
+    assert values.flags.c_contiguous, "bytes with gaps"
+
+
+def _check_aside(allocation: _Allocation) -> None:
+    whole = np.array_equal(allocation.memory, np.resize(GUARD, len(allocation.memory)))
+    assert whole, f"the {allocation.num_bytes} bytes at {allocation.address:#x} were written to after free"

@@ -1,0 +1,115 @@
+"""From the text of kernels to a shared library for this processor. Needs Linux and g++ or clang."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from engine.cuda.driver import CardFaultError, CardInfo
+
+HERE = Path(__file__).parent
+KEPT_LIBRARIES = 40
+CHECKS = "alignment,bounds-strict,shift,integer-divide-by-zero,float-cast-overflow,return"
+
+
+def _compiler() -> str | None:
+    """The path of a C++ compiler."""
+    named = os.environ.get("CXX")
+    for name in [named] if named else ["g++", "clang++", "c++"]:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    return None
+
+
+def why_no_emulation() -> str | None:
+    """A reason for tests to be skipped; None where the emulation works."""
+    if not sys.platform.startswith("linux"):
+        return "kernels run on the processor under Linux only"
+    if platform.machine() not in ("x86_64", "aarch64"):
+        return f"kernels can't be run on a processor of the kind {platform.machine()}"
+    if _compiler() is None:
+        return "no C++ compiler here, to run kernels on the processor (Debian package g++)"
+    return None
+
+
+class EmulatedCompiler:
+    """With the system's C++ compiler. folder: for libraries; several processes may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        path = _compiler()
+        assert path is not None, why_no_emulation()
+        self._folder = folder
+        self._path = path
+        self._version = subprocess.run([path, "--version"], capture_output=True, check=True).stdout
+        self._known: dict[str, bytes] = {}
+        self.compiled = 0
+
+    def compile(self, sources: dict[str, str], main: str, *, card: CardInfo) -> bytes:
+        """A shared library for this very machine."""
+        key = self._key(sources, main)
+        if key not in self._known:
+            kept = self._folder / f"kernels-{key}.so"
+            if not kept.exists():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+                    self._build(Path(folder), sources, main).replace(kept)
+                self._forget_old()
+            self._known[key] = kept.read_bytes()
+        return self._known[key]
+
+    def _key(self, sources: dict[str, str], main: str) -> str:
+        headers = [path.read_text() for path in sorted(HERE.glob("*.h"))]
+        contents = [sorted(sources.items()), main, headers, self._path, self._version, _options(self._path)]
+        return hashlib.sha256(repr([contents, _processor()]).encode()).hexdigest()[:32]
+
+    def _build(self, folder: Path, sources: dict[str, str], main: str) -> Path:
+        for name, text in sources.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        library = folder / "kernels.so"
+        code = folder / "kernels.o"
+        self._call([*_options(self._path), "-c", "-x", "c++", str(folder / main), "-o", str(code)])
+        # Not linked with the options of the checks: they would bring the library whose place checks.h takes.
+        self._call(["-shared", "-Wl,-z,defs", "-o", str(library), str(code), "-pthread", "-ldl"])
+        self.compiled += 1
+        return library
+
+    def _forget_old(self) -> None:
+        kept = [(path.stat().st_mtime, path) for path in self._folder.glob("kernels-*.so")]
+        for _, path in sorted(kept, reverse=True)[KEPT_LIBRARIES:]:
+            path.unlink(missing_ok=True)
+
+    def _call(self, arguments: list[str]) -> None:
+        done = subprocess.run([self._path, *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            complaints = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
+            raise CardFaultError(f"The kernels can't be compiled: {(complaints or [done.stderr.strip()])[0]}")
+
+
+def _options(compiler: str) -> list[str]:
+    checks = CHECKS
+    only_gnu = ["-fno-gnu-unique"]  # else libraries share their variables, shared memory among them
+    if "clang" in Path(compiler).resolve().name:
+        checks, only_gnu = checks.replace("bounds-strict", "bounds"), []
+    return [
+        *("-std=c++17", "-O2", "-g1", "-march=native" if platform.machine() == "x86_64" else "-mcpu=native"),
+        *("-ffp-contract=off", "-fno-fast-math", "-fno-strict-aliasing", "-fwrapv"),
+        *("-fPIC", "-fvisibility=hidden", *only_gnu, f"-fsanitize={checks}", "-pthread", "-w"),
+        *("-DKESTREL_EMULATED", "-include", str(HERE / "emulator.h")),
+    ]
+
+
+def _processor() -> str:
+    """What code for this machine alone depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.machine()
+    names = ("model name", "flags", "Features", "CPU part")
+    return repr(sorted({line for line in lines if line.startswith(names)}))

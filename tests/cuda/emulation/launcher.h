@@ -1,0 +1,276 @@
+// Launches: blocks are shared out among the processor's cores, shared memory begins as poison, and what would end the
+// process (a bad address, a division by zero) becomes an error of the launch.
+#pragma once
+
+#include "machine.h"
+
+namespace kestrel_machine {
+
+static const unsigned MOST_WORKERS = 8;
+static const unsigned NUM_FAULTS = 4;
+static const int FAULTS[NUM_FAULTS] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
+inline Worker* new_worker() {
+    size_t bytes = 2 * REGION;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char* start = (char*)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (start == MAP_FAILED) abort();
+    char* aligned = (char*)(((uintptr_t)start + REGION - 1) & ~(uintptr_t)(REGION - 1));
+    if (aligned > start) munmap(start, aligned - start);
+    munmap(aligned + REGION, start + bytes - aligned - REGION);
+    Worker* worker = new (aligned) Worker();
+    worker->dynamic = (unsigned char*)aligned_alloc(256, (MOST_SHARED + SHARED_GUARD + 255) / 256 * 256);
+    return worker;
+}
+
+// --- shared memory ----------------------------------------------------------------------------------------------------
+
+// `__shared__` variables are thread-local ones of this library, and nothing else here is: all lie between two addresses.
+static thread_local char shared_anchor;
+
+struct SharedRange {
+    ptrdiff_t before = 0;  // from the start of the calling thread's variables to the anchor
+    size_t bytes = 0;
+};
+
+inline int look_at_library(dl_phdr_info* info, size_t, void* found) {
+    uintptr_t here = (uintptr_t)&look_at_library;
+    const ElfW(Phdr)* variables = nullptr;
+    bool mine = false;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const ElfW(Phdr)& header = info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + header.p_vaddr;
+        if (header.p_type == PT_LOAD && here >= start && here < start + header.p_memsz) mine = true;
+        if (header.p_type == PT_TLS) variables = &header;
+    }
+    if (!mine) return 0;
+    SharedRange* range = (SharedRange*)found;
+    if (variables && info->dlpi_tls_data) {
+        range->before = &shared_anchor - (char*)info->dlpi_tls_data;
+        range->bytes = variables->p_memsz;
+    }
+    return 1;
+}
+
+inline const SharedRange& shared_range() {
+    static const SharedRange range = [] {
+        *(volatile char*)&shared_anchor = 0;  // there are none before the first use
+        SharedRange found;
+        dl_iterate_phdr(look_at_library, &found);
+        return found;
+    }();
+    return range;
+}
+
+inline void poison_shared(Worker* worker, char* variables) {
+    memset(variables, POISON, shared_range().bytes);
+    memset(worker->dynamic, POISON, worker->launch->shared_bytes);
+    for (size_t i = 0; i < SHARED_GUARD; ++i) worker->dynamic[worker->launch->shared_bytes + i] = GUARD[i & 1];
+}
+
+inline bool shared_guard_is_whole(const Worker* worker) {
+    for (size_t i = 0; i < SHARED_GUARD; ++i)
+        if (worker->dynamic[worker->launch->shared_bytes + i] != GUARD[i & 1]) return false;
+    return true;
+}
+
+// --- faults -----------------------------------------------------------------------------------------------------------
+
+static std::atomic<Worker*> workers[MOST_WORKERS];
+static struct sigaction handlers_before[NUM_FAULTS];
+
+inline Worker* worker_of_stack(uintptr_t address) {
+    for (unsigned i = 0; i < MOST_WORKERS; ++i) {
+        Worker* worker = workers[i];
+        if (worker && worker->launch && address - (uintptr_t)worker < REGION) return worker;
+    }
+    return nullptr;
+}
+
+inline void on_fault(int signal, siginfo_t* information, void* context) {
+    Worker* worker = worker_of_stack(stack_pointer_of((ucontext_t*)context));
+    if (worker) {
+        Dl_info library = {};
+        uintptr_t code = code_address_of((ucontext_t*)context);
+        dladdr((void*)&on_fault, &library);
+        std::string message = where(worker) + text(", thread %u: ", worker->current->thread.x);
+        uintptr_t below = (uintptr_t)stack_bottom(worker, (unsigned)(worker->current - worker->fibers));
+        if (signal == SIGFPE)
+            message += "division of whole numbers by zero";
+        else if (signal == SIGILL)
+            message += "it must not come here";
+        else if ((uintptr_t)information->si_addr - below < MEMORY_PAGE)
+            message += "local memory is used up (64 KiB)";
+        else
+            message += text("bad address %p", information->si_addr);
+        record(worker->launch, message + text(" [code +0x%zx]", (size_t)(code - (uintptr_t)library.dli_fbase)));
+        siglongjmp(worker->on_fault, 1);
+    }
+    const struct sigaction* before = nullptr;
+    for (unsigned i = 0; i < NUM_FAULTS; ++i)
+        if (FAULTS[i] == signal) before = &handlers_before[i];
+    if (before->sa_flags & SA_SIGINFO)
+        before->sa_sigaction(signal, information, context);
+    else if (before->sa_handler == SIG_DFL || before->sa_handler == SIG_IGN)
+        sigaction(signal, before, nullptr);  // and the same happens again
+    else
+        before->sa_handler(signal);
+}
+
+inline void catch_faults() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    for (unsigned i = 0; i < NUM_FAULTS; ++i) sigaction(FAULTS[i], &action, &handlers_before[i]);
+}
+
+// Where the handler runs: the fiber's own stack may be used up.
+inline stack_t new_signal_stack() {
+    stack_t stack = {};
+    stack.ss_size = 64 * 1024;
+    stack.ss_sp = aligned_alloc(64, stack.ss_size);
+    return stack;
+}
+
+// --- launches ---------------------------------------------------------------------------------------------------------
+
+// Runs blocks until none are left.
+inline void work(Worker* worker, Launch* launch) {
+    char* variables = &shared_anchor - shared_range().before;
+    worker->launch = launch;
+    worker->dimensions = {launch->block, 1, 1};
+    if (sigsetjmp(worker->on_fault, 0) == 0) {
+        while (!launch->failed) {
+            uint64_t index = launch->next++;
+            if (index >= launch->num_blocks) break;
+            uint64_t number = launch->order ? (*launch->order)[index] : index;
+            poison_shared(worker, variables);
+            run_block(worker, number);
+            if (!shared_guard_is_whole(worker)) record(launch, where(worker) + ": it wrote behind its shared memory");
+        }
+    }
+    worker->launch = nullptr;
+}
+
+class Pool {
+public:
+    Pool() {
+        cpu_set_t allowed;
+        unsigned cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+        num_workers_ = cores < MOST_WORKERS ? cores : MOST_WORKERS;
+        for (unsigned i = 0; i < num_workers_; ++i) workers[i] = new_worker();
+        for (unsigned i = 1; i < num_workers_; ++i) std::thread(&Pool::help, this, workers[i].load()).detach();
+        signal_stack_ = new_signal_stack();
+        catch_faults();
+    }
+
+    void run(Launch* launch) {
+        std::lock_guard<std::mutex> one_at_a_time(running_);
+        bool helped = launch->num_blocks > 1 && num_workers_ > 1;
+        if (helped) {
+            std::lock_guard<std::mutex> lock(mutex_);
+            launch_ = launch;
+            ++generation_;
+        }
+        if (helped) started_.notify_all();
+        stack_t before;
+        sigaltstack(&signal_stack_, &before);
+        work(workers[0], launch);
+        sigaltstack(&before, nullptr);
+        if (!helped) return;
+        std::unique_lock<std::mutex> lock(mutex_);
+        launch_ = nullptr;  // who is not awake yet needn't come any more
+        ended_.wait(lock, [this] { return helping_ == 0; });
+    }
+
+private:
+    void help(Worker* worker) {
+        stack_t stack = new_signal_stack();
+        sigaltstack(&stack, nullptr);
+        uint64_t seen = 0;
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (;;) {
+            started_.wait(lock, [&] { return launch_ && generation_ != seen; });
+            seen = generation_;
+            Launch* launch = launch_;
+            ++helping_;
+            lock.unlock();
+            work(worker, launch);
+            lock.lock();
+            if (--helping_ == 0) ended_.notify_one();
+        }
+    }
+
+    std::mutex running_, mutex_;
+    std::condition_variable started_, ended_;
+    Launch* launch_ = nullptr;
+    uint64_t generation_ = 0;
+    unsigned helping_ = 0, num_workers_;
+    stack_t signal_stack_;
+};
+
+static std::string last_error;
+static uint64_t order_seed = 0;
+
+inline int refuse(const char* name, const std::string& reason) {
+    last_error = text("kernel %s: ", name) + reason;
+    return 1;
+}
+
+struct Kernel {
+    const char* name;
+    unsigned threads;  // the most in a block
+    Body body;
+};
+
+// 0, or 1 with the reason in `last_error`.
+inline int
+launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned block, unsigned shared_bytes) {
+    static Pool& pool = *new Pool;  // its threads outlive everything
+    if (block == 0 || block > kernel.threads)
+        return refuse(kernel.name, text("%u threads in a block, of at most %u", block, kernel.threads));
+    if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
+        return refuse(kernel.name, text("a grid of (%u, %u, %u) blocks", grid.x, grid.y, grid.z));
+    if (shared_bytes > MOST_SHARED)
+        return refuse(kernel.name, text("%u bytes of shared memory, of at most %zu", shared_bytes, MOST_SHARED));
+    Launch launch;
+    launch.name = kernel.name;
+    launch.body = kernel.body;
+    launch.arguments = arguments;
+    launch.grid = grid;
+    launch.block = block;
+    launch.shared_bytes = shared_bytes;
+    launch.num_blocks = (uint64_t)grid.x * grid.y * grid.z;
+    launch.seed = order_seed;
+    launch.order = nullptr;
+    std::vector<uint32_t> order;
+    if (launch.seed && launch.num_blocks <= (1u << 24)) {
+        order.resize(launch.num_blocks);
+        for (size_t i = 0; i < order.size(); ++i) {
+            size_t other = random_number(launch.seed) % (i + 1);
+            order[i] = order[other];
+            order[other] = (uint32_t)i;
+        }
+        launch.order = &order;
+    }
+    pool.run(&launch);
+    if (!launch.failed) return 0;
+    last_error = launch.error;
+    return 1;
+}
+
+}  // namespace kestrel_machine
+
+#define KESTREL_EXPORT extern "C" __attribute__((visibility("default")))
+
+KESTREL_EXPORT const char* kestrel_error() { return kestrel_machine::last_error.c_str(); }
+
+// 0: blocks and threads in their order. Else: in another one, which this number decides.
+KESTREL_EXPORT void kestrel_set_order(uint64_t seed) { kestrel_machine::order_seed = seed; }
+
+// Index of the first of `count` guards, each of `bytes`, that doesn't hold the pattern any more; -1: all do.
+KESTREL_EXPORT int64_t kestrel_damaged(const uint64_t* starts, uint64_t count, const void* pattern, uint64_t bytes) {
+    for (uint64_t i = 0; i < count; ++i)
+        if (memcmp((const void*)starts[i], pattern, bytes) != 0) return (int64_t)i;
+    return -1;
+}
