@@ -1,0 +1,132 @@
+"""The NVIDIA driver's own library, for the few questions that have to be asked before PyCUDA can be imported,
+or that PyCUDA has no words for.
+
+Nothing here makes a context: that would take some hundred megabytes of the card's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from engine.cuda.driver import CardInfo
+
+CUDA_ERROR_STUB_LIBRARY = 34
+CUDA_ERROR_INSUFFICIENT_DRIVER = 35
+CUDA_ERROR_NO_DEVICE = 100
+CUDA_ERROR_INVALID_DEVICE = 101
+
+_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # CUdevice_attribute
+_NAME_BYTES = 256
+
+
+class NvidiaError(Exception):
+    """What a function of the library returned. code: of CUresult. str(): the driver's words for it."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+def load_nvidia_library() -> NvidiaLibrary | None:
+    """None where no driver is installed."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        return NvidiaLibrary(ctypes.CDLL(name))
+    except OSError:
+        return None
+
+
+class NvidiaLibrary:
+    """Any thread may ask. Every method raises NvidiaError."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def cuda_version(self) -> tuple[int, int]:
+        """The newest CUDA that the driver has."""
+        version = ctypes.c_int()
+        self._call("cuDriverGetVersion", ctypes.byref(version))
+        return version.value // 1000, version.value % 1000 // 10
+
+    def initialise(self) -> None:
+        """Has to come first, but for `cuda_version`. May take seconds where no program has used the card."""
+        self._call("cuInit", ctypes.c_uint(0))
+
+    def count(self) -> int:
+        """How many cards programs may see."""
+        count = ctypes.c_int()
+        self._call("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
+
+    def info(self, ordinal: int, *, driver: str) -> CardInfo:
+        """Of one card. driver: its version in words."""
+        device = self._device(ordinal)
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        self._call("cuDeviceGetName", name, ctypes.c_int(_NAME_BYTES), device)
+        num_bytes = ctypes.c_size_t()
+        self._call("cuDeviceTotalMem_v2", ctypes.byref(num_bytes), device)
+        return CardInfo(
+            name=name.value.decode("utf-8", "replace"),
+            compute_capability=(self._attribute(_MAJOR, device), self._attribute(_MINOR, device)),
+            total_bytes=num_bytes.value,
+            multiprocessors=self._attribute(_MULTIPROCESSORS, device),
+            driver=driver,
+        )
+
+    def set_current(self, context: int) -> None:
+        """For this thread, in the place of what was current."""
+        self._call("cuCtxSetCurrent", ctypes.c_void_p(context))
+
+    def leave(self, context: int) -> None:
+        """Takes a context off this thread's stack as often as it lies on top."""
+        current = ctypes.c_void_p()
+        while True:
+            self._call("cuCtxGetCurrent", ctypes.byref(current))
+            if current.value != context:
+                return
+            self._call("cuCtxSetCurrent", ctypes.c_void_p(None))
+
+    def release_primary_context(self, ordinal: int) -> None:
+        """Undoes one retaining of it; with the last one, everything in it is freed."""
+        self._call("cuDevicePrimaryCtxRelease_v2", self._device(ordinal))
+
+    def _device(self, ordinal: int) -> ctypes.c_int:
+        device = ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
+        return device
+
+    def _attribute(self, attribute: int, device: ctypes.c_int) -> int:
+        value = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(attribute), device)
+        return value.value
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code != 0:
+            raise NvidiaError(code, self._words(code))
+
+    def _words(self, code: int) -> str:
+        words = ctypes.c_char_p()
+        if self._library.cuGetErrorString(ctypes.c_int(code), ctypes.byref(words)) != 0 or not words.value:
+            return f"error {code}"
+        return f"{words.value.decode('utf-8', 'replace').rstrip('.')} ({code})"
+
+
+def driver_version() -> str | None:
+    """The version by which its maker numbers the driver, "580.95.05"; None where NVML doesn't say."""
+    name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+    try:
+        library = ctypes.CDLL(name)
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        if library.nvmlInit_v2() != 0:
+            return None
+        try:
+            if library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_NAME_BYTES)) != 0:
+                return None
+        finally:
+            library.nvmlShutdown()
+    except (OSError, AttributeError):
+        return None  # it is part of every driver, but no condition for computing
+    return text.value.decode("ascii", "replace")

@@ -1,0 +1,218 @@
+"""A real card, through PyCUDA, on the device's primary context.
+
+What it holds and how it gives that back is in `card_holdings.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from engine.cuda.card_holdings import CardHoldings, LoadedKernel
+from engine.cuda.driver import Address, CardInfo, Kernel
+from engine.cuda.driver_faults import card_fault, card_full, card_full_at
+from engine.cuda.nvidia_library import NvidiaError, NvidiaLibrary
+from engine.cuda.staging import StagingRing
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.cuda.driver import Bytes
+
+STAGING_BYTES = 16 * 2**20
+LANDING_BYTES = 64 * 2**10  # downloads up to this go through pinned memory, which takes a third of the time
+
+_ALIGNMENT = 256
+_SHARED_BYTES = 48 * 2**10  # that a block may have without asking
+_NON_BLOCKING = 1  # CUstream_flags: this stream and the default one don't wait for each other
+
+
+class PyCudaDriver:
+    """A `CardDriver`. PyCUDA comes in with the first one."""
+
+    def __init__(self, info: CardInfo, library: NvidiaLibrary, *, ordinal: int = 0) -> None:
+        """ordinal: the card's, among those that programs may see. Raises ImportError, OutOfMemoryError,
+        CardFaultError; nothing is held then.
+        """
+        import pycuda.driver as cuda
+
+        self._info = info
+        self._cuda = cuda
+        self._error: type[Exception] = cuda.Error
+        held = self._held = CardHoldings.retain(cuda, library, ordinal)
+        self._give_back = weakref.finalize(self, held.give_back)
+        self._give_back.atexit = False  # holdings see to that themselves
+        try:
+            library.set_current(held.context.handle)
+            with held.active():
+                held.stream = cuda.Stream(_NON_BLOCKING)
+                held.landing = cuda.pagelocked_empty(LANDING_BYTES, "uint8")
+                held.ring = StagingRing(cuda.pagelocked_empty(STAGING_BYTES, "uint8"))
+        except NvidiaError as error:
+            self.close()
+            raise card_fault(str(error), doing="a context", lost=False) from error
+        except self._error as error:
+            fault = self._explained(error, "a context")
+            self.close()
+            raise fault from error
+
+    @property
+    def info(self) -> CardInfo:
+        return self._info
+
+    @property
+    def stream_handle(self) -> int:
+        """Of the one stream, for what PyCUDA has no words for."""
+        return int(self._held.stream.handle)
+
+    def free_bytes(self) -> int:
+        with self._faults_told("a question"):
+            free, _ = self._cuda.mem_get_info()
+        return int(free)
+
+    def allocate(self, num_bytes: int) -> Address:
+        try:
+            with self._held.active():
+                allocation = self._cuda.mem_alloc(max(1, num_bytes))
+        except self._cuda.MemoryError as error:
+            raise card_full(num_bytes, self._free_bytes_if_known()) from error
+        except self._error as error:
+            raise self._explained(error, "an allocation") from error
+        address = int(allocation)
+        assert address % _ALIGNMENT == 0
+        self._held.allocations[address] = allocation
+        return Address(address)
+
+    def free(self, address: Address) -> None:
+        allocation = self._held.allocations[address]
+        if self._held.is_lost:
+            return  # it goes with the context
+        with self._faults_told("its work"):
+            self._held.stream.synchronize()
+            with self._held.active():
+                allocation.free()
+        del self._held.allocations[address]
+
+    def upload(self, target: Address, source: Bytes) -> None:
+        ring = self._held.ring
+        assert ring is not None
+        with self._faults_told("an upload"):
+            for start in range(0, source.nbytes, ring.most_bytes):
+                piece = source[start : start + ring.most_bytes]
+                ring.send(piece, functools.partial(self._send, target + start))
+
+    def _send(self, target: int, staged: Bytes) -> Callable[[], None]:
+        """Returns what waits until the card has read it."""
+        held = self._held
+        self._cuda.memcpy_htod_async(target, staged, held.stream)
+        event = held.idle_events.pop() if held.idle_events else self._new_event()
+        event.record(held.stream)
+
+        def wait() -> None:
+            event.synchronize()
+            held.idle_events.append(event)
+
+        return wait
+
+    def _new_event(self) -> Any:
+        with self._held.active():
+            event = self._cuda.Event(self._cuda.event_flags.DISABLE_TIMING)
+        self._held.events.append(event)
+        return event
+
+    def download(self, target: Bytes, source: Address) -> None:
+        num_bytes = target.nbytes
+        if num_bytes == 0:
+            return
+        through_landing = num_bytes <= LANDING_BYTES
+        to = self._held.landing[:num_bytes] if through_landing else target
+        with self._faults_told("a download"):
+            self._cuda.memcpy_dtoh_async(to, source, self._held.stream)
+            self._held.stream.synchronize()
+        if through_landing:
+            target[:] = to
+
+    def copy(self, target: Address, source: Address, num_bytes: int) -> None:
+        if num_bytes:
+            with self._faults_told("a copy"):
+                self._cuda.memcpy_dtod_async(target, source, num_bytes, self._held.stream)
+
+    def fill(self, target: Address, value: int, num_bytes: int) -> None:
+        if num_bytes:
+            with self._faults_told("a fill"):
+                self._cuda.memset_d8_async(target, value, num_bytes, self._held.stream)
+
+    def load(self, code: bytes, names: list[str]) -> dict[str, Kernel]:
+        with self._faults_told("the kernels"), self._held.active():
+            module = self._cuda.module_from_buffer(code)
+            self._held.modules.append(module)
+        return {name: Kernel(self._kernel(module, name)) for name in names}
+
+    def _kernel(self, module: Any, name: str) -> LoadedKernel:
+        with self._faults_told(f"the kernel {name}"):
+            function = module.get_function(name)
+            # Asked for now, this also has the driver bring the kernel's code to the card now.
+            shared = function.get_attribute(self._cuda.function_attribute.SHARED_SIZE_BYTES)
+        kernel = LoadedKernel(name, function, function._launch_kernel, _SHARED_BYTES - shared)
+        self._held.kernels.append(kernel)
+        return kernel
+
+    def launch(
+        self,
+        kernel: Kernel,
+        arguments: ctypes.Structure,
+        *,
+        grid: tuple[int, int, int],
+        block: int,
+        shared_bytes: int = 0,
+    ) -> None:
+        loaded = cast("LoadedKernel", kernel)
+        try:
+            if shared_bytes > loaded.most_shared_bytes:
+                limit = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+                loaded.function.set_attribute(limit, shared_bytes)
+                loaded.most_shared_bytes = shared_bytes
+            # The structure is the buffer that the driver reads the arguments from: nothing is packed.
+            loaded.start(grid, (block,), arguments, shared_bytes, self._held.stream)
+        except self._error as error:
+            raise self._explained(error, f"the kernel {loaded.name}") from error
+
+    def synchronize(self) -> None:
+        with self._faults_told("its work"):
+            self._held.stream.synchronize()
+
+    def close(self) -> None:
+        self._give_back()
+
+    @contextmanager
+    def _faults_told(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            raise self._explained(error, doing) from error
+
+    def _explained(self, error: Exception, doing: str) -> EngineError:
+        if isinstance(error, self._cuda.MemoryError):
+            return card_full_at(doing, self._free_bytes_if_known())
+        self._held.is_lost = self._held.is_lost or self._answers_nothing()
+        return card_fault(str(error), doing=doing, lost=self._held.is_lost)
+
+    def _answers_nothing(self) -> bool:
+        """After some errors every call fails, with the same words: it is asked what can't fail by itself."""
+        try:
+            self._cuda.mem_get_info()
+            if self._held.stream is not None:
+                self._held.stream.is_done()
+        except self._error as error:
+            return "captur" not in str(error)  # nothing may be asked while calls are recorded into a graph
+        return False
+
+    def _free_bytes_if_known(self) -> int | None:
+        try:
+            free, _ = self._cuda.mem_get_info()
+        except self._error:
+            return None  # another error is being put into words
+        return int(free)
