@@ -441,6 +441,15 @@ def test_threads_that_wait_for_ever_are_told(bench: Bench) -> None:
     assert "thread 3 and after at __syncthreads, test.cu:6" in told
 
 
+def test_a_kernel_that_never_ends_is_told(make_bench: Callable[..., Bench]) -> None:
+    told = fault(
+        make_bench(time_limit_s=1),
+        "while (*(volatile int*)args.input == 0 && blockIdx.x == 2) {}",
+        grid=(4, 1, 1),
+    )
+    assert "kernel wrong, block (2, 0, 0), thread 0: it runs for too long" in told
+
+
 def test_barriers_at_two_places_are_told(bench: Bench) -> None:
     told = fault(bench, "if (threadIdx.x < 32)\n__syncthreads();\nelse\n__syncthreads();")
     assert "different barriers: thread 0 at test.cu:7, thread 32 at test.cu:9" in told

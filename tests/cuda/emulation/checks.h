@@ -2,7 +2,9 @@
 // each becomes an error of the launch, with the line.
 #pragma once
 
-#include "machine.h"
+#include <sys/types.h>
+
+#include "fibers.h"
 
 namespace kestrel_machine {
 

@@ -4,7 +4,8 @@
     compiler.compiled                             # how often the system's compiler ran
     why_no_emulation() -> str | None              # a reason to skip; None where it works
 
-    card = EmulatedCard(total_bytes=2**30, order_seed=0)   # a CardDriver; belongs to this thread
+    card = EmulatedCard(total_bytes=2**30, order_seed=0, time_limit_s=120)
+                                                  # a CardDriver; belongs to this thread
     card.counts                                   # Counts: launches by kernel, copies, bytes, allocations
     card.counts = Counts()                        # ... begins anew
     card.total_bytes = n; card.foreign_bytes = n  # its memory, and what other programs hold of it
@@ -23,8 +24,8 @@ launch. What is freed stays aside for a while, filled with NaN, and is looked at
 0 changes the order in which blocks, and the threads of a block, come to their turn.
 
 Faults of a kernel (a guard written, an address or alignment that is wrong, an index outside of an array,
-threads that wait for ever) raise CardFaultError with kernel, block, thread and, where known, the line. A
-mistake of the caller (an address that isn't the card's, another thread, use after `close`) is an
+threads that wait or run for ever) raise CardFaultError with kernel, block, thread and, where known, the line.
+A mistake of the caller (an address that isn't the card's, another thread, use after `close`) is an
 AssertionError.
 """
 
@@ -116,6 +117,7 @@ class _Library:
             self._library = ctypes.CDLL(file.name)
         self._library.kestrel_error.restype = ctypes.c_char_p
         self._library.kestrel_set_order.argtypes = [ctypes.c_uint64]
+        self._library.kestrel_set_time_limit.argtypes = [ctypes.c_uint]
         self._damaged = self._library.kestrel_damaged
         self._damaged.restype = ctypes.c_int64
         self._damaged.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
@@ -129,8 +131,10 @@ class _Library:
         launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 5]
         return EmulatedKernel(name, size, launch, self)
 
-    def set_order(self, seed: int) -> None:
-        self._library.kestrel_set_order(seed)
+    def set_up(self, *, order_seed: int, time_limit_s: int) -> None:
+        """For launches after this."""
+        self._library.kestrel_set_order(order_seed)
+        self._library.kestrel_set_time_limit(time_limit_s)
 
     def error(self) -> str:
         return (self._library.kestrel_error() or b"").decode(errors="replace")
@@ -161,6 +165,7 @@ class EmulatedCard:
         *,
         total_bytes: int = 1 << 30,
         order_seed: int = 0,
+        time_limit_s: int = 120,
         compute_capability: tuple[int, int] = (8, 0),
         multiprocessors: int = 8,
     ) -> None:
@@ -168,6 +173,7 @@ class EmulatedCard:
         self.total_bytes = total_bytes
         self.foreign_bytes = 0
         self.order_seed = order_seed
+        self.time_limit_s = time_limit_s
         self.counts = Counts()
         self._compute_capability = compute_capability
         self._multiprocessors = multiprocessors
@@ -324,7 +330,7 @@ class EmulatedCard:
         assert all(0 <= number < 1 << 32 for number in (*grid, block, shared_bytes))
         self.counts.launches[kernel.name] += 1
         self._raise_planned_fault()
-        kernel.library.set_order(self.order_seed)
+        kernel.library.set_up(order_seed=self.order_seed, time_limit_s=self.time_limit_s)
         if kernel.launch(ctypes.addressof(arguments), *grid, block, shared_bytes) != 0:
             self._faulty_kernel = True
             self._break(kernel.library.error())

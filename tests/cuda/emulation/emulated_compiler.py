@@ -14,6 +14,7 @@ from pathlib import Path
 from engine.cuda.driver import CardFaultError, CardInfo
 
 HERE = Path(__file__).parent
+OWN_SOURCES = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp")])
 KEPT_LIBRARIES = 40
 CHECKS = "alignment,bounds-strict,shift,integer-divide-by-zero,float-cast-overflow,return"
 
@@ -65,25 +66,41 @@ class EmulatedCompiler:
         return self._known[key]
 
     def _key(self, sources: dict[str, str], main: str) -> str:
-        headers = [path.read_text() for path in sorted(HERE.glob("*.h"))]
-        contents = [sorted(sources.items()), main, headers, self._path, self._version, _options(self._path)]
-        return hashlib.sha256(repr([contents, _processor()]).encode()).hexdigest()[:32]
+        """The same for all that gives the same library."""
+        contents = [sorted(sources.items()), main, self._machine_key()]
+        return hashlib.sha256(repr(contents).encode()).hexdigest()[:32]
+
+    def _machine_key(self) -> str:
+        own = [path.read_text(encoding="utf-8") for path in OWN_SOURCES]
+        tool = [self._path, self._version, _options(self._path), _checks(self._path), _processor()]
+        return hashlib.sha256(repr([own, tool]).encode()).hexdigest()[:32]
 
     def _build(self, folder: Path, sources: dict[str, str], main: str) -> Path:
         for name, text in sources.items():
             (folder / name).write_text(text, encoding="utf-8")
-        library = folder / "kernels.so"
-        code = folder / "kernels.o"
-        self._call([*_options(self._path), "-c", "-x", "c++", str(folder / main), "-o", str(code)])
+        library, code = folder / "kernels.so", folder / "kernels.o"
+        options = [*_options(self._path), _checks(self._path), "-DKESTREL_EMULATED"]
+        self._call([*options, "-include", str(HERE / "emulator.h"), *_from_to(folder / main, code)])
         # Not linked with the options of the checks: they would bring the library whose place checks.h takes.
-        self._call(["-shared", "-Wl,-z,defs", "-o", str(library), str(code), "-pthread", "-ldl"])
+        objects = [str(code), str(self._machine(folder))]
+        self._call(["-shared", "-Wl,-z,defs", "-o", str(library), *objects, "-pthread", "-ldl"])
         self.compiled += 1
         return library
 
+    def _machine(self, folder: Path) -> Path:
+        """What runs the kernels, compiled once."""
+        kept = self._folder / f"machine-{self._machine_key()}.o"
+        if not kept.exists():
+            built = folder / "machine.o"
+            self._call([*_options(self._path), *_from_to(HERE / "launcher.cpp", built)])
+            built.replace(kept)
+        return kept
+
     def _forget_old(self) -> None:
-        kept = [(path.stat().st_mtime, path) for path in self._folder.glob("kernels-*.so")]
-        for _, path in sorted(kept, reverse=True)[KEPT_LIBRARIES:]:
-            path.unlink(missing_ok=True)
+        for pattern in ("kernels-*.so", "machine-*.o"):
+            kept = [(path.stat().st_mtime, path) for path in self._folder.glob(pattern)]
+            for _, path in sorted(kept, reverse=True)[KEPT_LIBRARIES:]:
+                path.unlink(missing_ok=True)
 
     def _call(self, arguments: list[str]) -> None:
         done = subprocess.run([self._path, *arguments], capture_output=True, text=True, check=False)
@@ -92,17 +109,26 @@ class EmulatedCompiler:
             raise CardFaultError(f"The kernels can't be compiled: {(complaints or [done.stderr.strip()])[0]}")
 
 
+def _is_clang(compiler: str) -> bool:
+    return "clang" in Path(compiler).resolve().name
+
+
+def _checks(compiler: str) -> str:
+    return "-fsanitize=" + (CHECKS.replace("bounds-strict", "bounds") if _is_clang(compiler) else CHECKS)
+
+
 def _options(compiler: str) -> list[str]:
-    checks = CHECKS
-    only_gnu = ["-fno-gnu-unique"]  # else libraries share their variables, shared memory among them
-    if "clang" in Path(compiler).resolve().name:
-        checks, only_gnu = checks.replace("bounds-strict", "bounds"), []
+    # Without the last one libraries of one process share their variables, and so their shared memory.
+    only_gnu = [] if _is_clang(compiler) else ["-fno-gnu-unique"]
     return [
         *("-std=c++17", "-O2", "-g1", "-march=native" if platform.machine() == "x86_64" else "-mcpu=native"),
         *("-ffp-contract=off", "-fno-fast-math", "-fno-strict-aliasing", "-fwrapv"),
-        *("-fPIC", "-fvisibility=hidden", *only_gnu, f"-fsanitize={checks}", "-pthread", "-w"),
-        *("-DKESTREL_EMULATED", "-include", str(HERE / "emulator.h")),
+        *("-fPIC", "-fvisibility=hidden", *only_gnu, "-pthread", "-w"),
     ]
+
+
+def _from_to(source: Path, code: Path) -> list[str]:
+    return ["-x", "c++", "-c", str(source), "-o", str(code)]
 
 
 def _processor() -> str:

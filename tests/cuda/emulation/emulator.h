@@ -1,12 +1,12 @@
 // What a card's compiler knows and a processor's doesn't, so that kernels compile unchanged: it is included before them.
 //
-// The machine behind it is in launcher.h and machine.h, the numbers and instructions in instructions.h. Errors that
+// The machine behind it is in fibers.h and launcher.cpp, the numbers and instructions in instructions.h. Errors that
 // the compiler's checks find are told with the line of the kernel, see checks.h.
 #pragma once
 
-#include "launcher.h"
+#include <string.h>
 
-#include "checks.h"
+#include "machine.h"
 
 #define __device__
 #define __host__
@@ -17,11 +17,12 @@
 
 #define KESTREL_DEVICE inline
 
-#define threadIdx (kestrel_machine::worker()->current->thread)
-#define blockIdx (kestrel_machine::worker()->block)
-#define blockDim (kestrel_machine::worker()->dimensions)
-#define gridDim (kestrel_machine::worker()->launch->grid)
+#define threadIdx (kestrel_machine::view()->current->thread)
+#define blockIdx (kestrel_machine::view()->block)
+#define blockDim (kestrel_machine::view()->dimensions)
+#define gridDim (kestrel_machine::view()->grid)
 
+#define KESTREL_EXPORT extern "C" __attribute__((visibility("default")))
 #define KESTREL_KERNEL(name, threads, Arguments) KESTREL_KERNEL_NAMED(name, threads, Arguments)
 #define KESTREL_KERNEL_NAMED(name, threads, Arguments)                                                                \
     static void name(const Arguments& args);                                                                         \
@@ -29,11 +30,11 @@
     KESTREL_EXPORT int kestrel_launch_##name(                                                                        \
         const void* arguments, unsigned x, unsigned y, unsigned z, unsigned block, unsigned shared_bytes             \
     ) {                                                                                                              \
-        static_assert(std::is_trivially_copyable<Arguments>::value, "arguments travel as bytes");                    \
+        static_assert(__is_trivially_copyable(Arguments), "arguments travel as bytes");                              \
         static_assert(sizeof(Arguments) <= 4096, "that is all a launch can carry");                                  \
         Arguments copy;                                                                                              \
         memcpy(&copy, arguments, sizeof copy);                                                                       \
-        kestrel_machine::Body body = [](const void* given) { name(*(const Arguments*)given); };                      \
+        auto body = [](const void* given) { name(*(const Arguments*)given); };                                       \
         return kestrel_machine::launch({#name, threads, body}, &copy, {x, y, z}, block, shared_bytes);               \
     }                                                                                                                \
     static void name(const Arguments& args)

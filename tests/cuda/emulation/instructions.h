@@ -3,6 +3,7 @@
 #pragma once
 
 #include <math.h>
+#include <string.h>
 
 #include "machine.h"
 
@@ -53,7 +54,7 @@ inline unsigned long long kestrel_exchange(
     return result;
 }
 
-inline unsigned kestrel_lane() { return kestrel_machine::worker()->current->lane; }
+inline unsigned kestrel_lane() { return kestrel_machine::view()->current->lane; }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu, KESTREL_PLACE) {
     kestrel_exchange(kestrel_machine::SYNCWARP, mask, 0, kestrel_lane(), file, line);
@@ -113,7 +114,7 @@ inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 // --- memory -----------------------------------------------------------------------------------------------------------
 
-inline unsigned char* dynamic_shared() { return kestrel_machine::worker()->dynamic; }
+inline unsigned char* dynamic_shared() { return kestrel_machine::view()->dynamic; }
 
 template <typename T>
 inline T __ldg(const T* address) { return *address; }

@@ -1,32 +1,9 @@
-// Blocks of a kernel on threads of the processor, threads of a block on fibers of one of those.
-//
-// A fiber runs until it has to wait: at __syncthreads, or for the other lanes of its warp. Then another one of its block
-// goes on, without the system's help. So between two barriers the threads of a block run one after the other, and
-// whoever reads what another writes without a barrier between the two reads poison, or depends on the order, which a
-// seed changes.
+// What kernels see of the machine that runs them: blocks on threads of the processor, threads of a block on fibers.
+// How it works is in fibers.h and launcher.cpp. Nothing large is included here, so that kernels compile fast.
 #pragma once
 
-#include <dlfcn.h>
-#include <link.h>
-#include <sched.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <ucontext.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <vector>
 
 namespace kestrel_machine {
 
@@ -34,352 +11,43 @@ struct Triple {
     unsigned x, y, z;
 };
 
-static const unsigned LANES = 32, MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS / LANES;
-static const size_t MEMORY_PAGE = 4096;
-static const size_t STACK_STRIDE = 17 * MEMORY_PAGE;  // 64 KiB, and a page that nobody may touch
-static const size_t FIBERS_BYTES = 64 * MEMORY_PAGE;  // a worker's own data, before the stacks
-static const size_t REGION = size_t(128) << 20;       // a worker's memory; its start is a multiple of this
-static const size_t MOST_SHARED = 99 * 1024;          // of a block, on the smallest cards in question
-static const size_t SHARED_GUARD = 1024;
-static const unsigned char POISON = 0xff;             // not a number, as float, half and bfloat16
-static const unsigned char GUARD[2] = {0xfb, 0xff};   // the same, and another one
-
 enum Operation { NONE, SYNCTHREADS, SYNCWARP, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, SHUFFLE_DOWN, BALLOT, ANY, ALL };
-static const char* const NAMES[] = {
-    "", "__syncthreads", "__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync", "__shfl_down_sync",
-    "__ballot_sync", "__any_sync", "__all_sync"};
 
 struct Place {  // in the kernel's text
     const char* file;
     int line;
 };
 
-struct Fiber {
-    void* stack_pointer;
+struct Seat {  // of a thread in its block
     Triple thread;  // threadIdx
     unsigned warp, lane;
-    Operation waits;
-    Place place;
-    uint32_t mask;     // lanes that it waits for, itself among them
-    uint32_t source;   // the lane whose value it wants
-    uint64_t value;    // that it brings
-    uint64_t result;
 };
 
-typedef void (*Body)(const void* arguments);
-
-struct Launch {
-    const char* name;
-    Body body;
-    const void* arguments;
-    Triple grid;
-    unsigned block, shared_bytes;
-    uint64_t num_blocks, seed;
-    const std::vector<uint32_t>* order;  // of the blocks; null: as they are numbered
-    std::atomic<uint64_t> next{0};
-    std::atomic<bool> failed{false};
-    std::mutex mutex;
-    std::string error;  // the first
-};
-
-struct Worker {
-    Fiber* current;
-    Launch* launch;
-    Triple block;  // blockIdx
+struct View {
+    Seat* current;
+    Triple block;       // blockIdx
     Triple dimensions;  // blockDim
-    void* scheduler;  // stack pointer of what runs the fibers
-    unsigned threads, warps, living, at_barrier;
-    uint32_t ready[MOST_WARPS], alive[MOST_WARPS], waiting[MOST_WARPS];
-    uint64_t random;
-    unsigned stacks;  // that are ready for use
-    unsigned char* dynamic;
-    sigjmp_buf on_fault;
-    Fiber fibers[MOST_THREADS];
+    Triple grid;        // gridDim
+    unsigned char* dynamic;  // shared memory
 };
-static_assert(sizeof(Worker) <= FIBERS_BYTES, "a worker's data end where its stacks begin");
+
+static const size_t REGION = size_t(128) << 20;  // a worker's memory, stacks included; its start is a multiple of this
 
 // Whose stack this is. Only for what runs on a fiber.
-inline Worker* worker() {
-    return (Worker*)((uintptr_t)__builtin_frame_address(0) & ~(uintptr_t)(REGION - 1));
-}
+inline View* view() { return (View*)((uintptr_t)__builtin_frame_address(0) & ~(uintptr_t)(REGION - 1)); }
 
-inline char* stack_bottom(Worker* worker, unsigned index) {
-    return (char*)worker + FIBERS_BYTES + index * STACK_STRIDE;
-}
+void wait_for_block(Place place);
 
-// Saves what a called function has to keep, and goes on where another one did so.
-extern "C" __attribute__((visibility("hidden"))) void kestrel_switch(void** save, void* load);
+// What the operation gives to this lane, once all of `mask` have come. source: the lane whose value it wants.
+uint64_t wait_for_lanes(Operation operation, uint32_t mask, uint64_t value, uint32_t source, Place place);
 
-#if defined(__x86_64__)
-asm(".text\n.globl kestrel_switch\n.hidden kestrel_switch\n.type kestrel_switch,@function\nkestrel_switch:\n"
-    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
-    "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
-    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
-    ".size kestrel_switch,.-kestrel_switch\n");
+struct Kernel {
+    const char* name;
+    unsigned threads;  // the most in a block
+    void (*body)(const void* arguments);
+};
 
-inline void* first_frame(char* top, void (*entry)()) {
-    void** slots = (void**)top;
-    slots[-1] = nullptr;  // where `entry` would return to
-    slots[-2] = (void*)entry;
-    for (int i = 3; i <= 8; ++i) slots[-i] = nullptr;
-    return slots - 8;
-}
-inline uintptr_t stack_pointer_of(const ucontext_t* context) { return context->uc_mcontext.gregs[REG_RSP]; }
-inline uintptr_t code_address_of(const ucontext_t* context) { return context->uc_mcontext.gregs[REG_RIP]; }
-
-#elif defined(__aarch64__)
-asm(".text\n.globl kestrel_switch\n.hidden kestrel_switch\n.type kestrel_switch,%function\nkestrel_switch:\n"
-    "sub sp, sp, #160\n"
-    "stp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
-    "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\n"
-    "stp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\n"
-    "mov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
-    "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\n"
-    "ldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\n"
-    "ldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\n"
-    "add sp, sp, #160\nret\n"
-    ".size kestrel_switch,.-kestrel_switch\n");
-
-inline void* first_frame(char* top, void (*entry)()) {
-    void** slots = (void**)(top - 160);
-    for (int i = 0; i < 20; ++i) slots[i] = nullptr;
-    slots[11] = (void*)entry;  // x30, where `ret` goes
-    return slots;
-}
-inline uintptr_t stack_pointer_of(const ucontext_t* context) { return context->uc_mcontext.sp; }
-inline uintptr_t code_address_of(const ucontext_t* context) { return context->uc_mcontext.pc; }
-
-#else
-#error "no context switch for this processor"
-#endif
-
-// --- errors -----------------------------------------------------------------------------------------------------------
-
-inline std::string text(const char* format, ...) {
-    char buffer[600];
-    va_list values;
-    va_start(values, format);
-    vsnprintf(buffer, sizeof buffer, format, values);
-    va_end(values);
-    return buffer;
-}
-
-inline std::string text(const Place& place) {
-    const char* slash = strrchr(place.file, '/');
-    return text("%s:%d", slash ? slash + 1 : place.file, place.line);
-}
-
-inline void record(Launch* launch, const std::string& message) {
-    std::lock_guard<std::mutex> lock(launch->mutex);
-    if (!launch->failed.exchange(true)) launch->error = message;
-}
-
-inline std::string where(const Worker* worker) {
-    const Triple& b = worker->block;
-    return text("kernel %s, block (%u, %u, %u)", worker->launch->name, b.x, b.y, b.z);
-}
-
-// Ends the block, from one of its fibers.
-[[noreturn]] inline void fail(const std::string& message) {
-    Worker* w = worker();
-    record(w->launch, where(w) + text(", thread %u: ", w->current->thread.x) + message);
-    void* nowhere;
-    kestrel_switch(&nowhere, w->scheduler);
-    __builtin_unreachable();
-}
-
-// --- fibers -----------------------------------------------------------------------------------------------------------
-
-inline uint64_t random_number(uint64_t& state) {  // SplitMix64
-    uint64_t z = (state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
-
-inline unsigned lowest(uint32_t bits) { return (unsigned)__builtin_ctz(bits); }
-
-// The next one that can go on: in turn, beginning with the warp where the last one was. Null: all wait.
-inline Fiber* next_ready(Worker* w, unsigned warp, unsigned lane) {
-    if (w->launch->seed) {
-        uint64_t number = random_number(w->random);
-        warp = (unsigned)(number >> 32) % w->warps;
-        lane = (unsigned)number % LANES;
-    }
-    for (unsigned i = 0; i < w->warps; ++i) {
-        uint32_t bits = w->ready[warp];
-        if (bits) {
-            uint32_t later = bits & (0xffffffffu << lane);
-            return &w->fibers[warp * LANES + lowest(later ? later : bits)];
-        }
-        if (++warp == w->warps) warp = 0;
-        if (!w->launch->seed) lane = 0;
-    }
-    return nullptr;
-}
-
-// Leaves the current fiber until something makes it ready.
-__attribute__((noinline)) inline void wait(Worker* w) {
-    Fiber* from = w->current;
-    Fiber* to = next_ready(w, from->warp, from->lane);
-    if (to == from) return;
-    w->current = to;
-    kestrel_switch(&from->stack_pointer, to ? to->stack_pointer : w->scheduler);
-}
-
-// All living threads of the block have come to the barrier: lets them go on.
-inline void release_block(Worker* w) {
-    const Fiber* first = nullptr;
-    for (unsigned i = 0; i < w->threads; ++i) {
-        Fiber& fiber = w->fibers[i];
-        if (!(w->alive[fiber.warp] >> fiber.lane & 1)) continue;
-        if (!first) first = &fiber;
-        if (first->place.line != fiber.place.line || strcmp(first->place.file, fiber.place.file) != 0)
-            fail(
-                text("threads of one block wait at different barriers: thread %u at ", first->thread.x) +
-                text(first->place) + text(", thread %u at ", fiber.thread.x) + text(fiber.place)
-            );
-        fiber.waits = NONE;
-    }
-    for (unsigned i = 0; i < w->warps; ++i) w->ready[i] = w->alive[i];
-    w->at_barrier = 0;
-}
-
-__attribute__((noinline)) inline void wait_for_block(Place place) {
-    Worker* w = worker();
-    Fiber* fiber = w->current;
-    fiber->waits = SYNCTHREADS;
-    fiber->place = place;
-    w->ready[fiber->warp] &= ~(1u << fiber->lane);
-    if (++w->at_barrier == w->living) release_block(w);
-    wait(w);
-}
-
-// Lets the lanes of `mask` go on, with their results, if all that live have come.
-inline void release_warp(Worker* w, unsigned warp, uint32_t mask) {
-    uint32_t lanes = mask & w->alive[warp];
-    if (lanes & ~w->waiting[warp]) return;
-    Fiber* fibers = &w->fibers[warp * LANES];
-    const Fiber& first = fibers[lowest(lanes)];
-    uint32_t votes = 0;
-    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
-        const Fiber& fiber = fibers[lowest(rest)];
-        if (fiber.mask != mask)
-            fail(
-                text("lane %u waits for the lanes %08x at ", fiber.lane, fiber.mask) + text(fiber.place) +
-                text(", and one of them for %08x", mask)
-            );
-        if (fiber.waits != first.waits || fiber.place.line != first.place.line ||
-            strcmp(fiber.place.file, first.place.file) != 0)
-            fail(
-                text("lane %u is at %s, ", first.lane, NAMES[first.waits]) + text(first.place) +
-                text(", and lane %u at %s, ", fiber.lane, NAMES[fiber.waits]) + text(fiber.place)
-            );
-        if (fiber.value) votes |= 1u << fiber.lane;
-    }
-    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
-        Fiber& fiber = fibers[lowest(rest)];
-        switch (fiber.waits) {
-            case BALLOT: fiber.result = votes; break;
-            case ANY: fiber.result = votes != 0; break;
-            case ALL: fiber.result = votes == lanes; break;
-            // What a lane has that takes no part is not defined: poison.
-            default: fiber.result = lanes >> fiber.source & 1 ? fibers[fiber.source].value : ~uint64_t(0);
-        }
-    }
-    for (uint32_t rest = lanes; rest; rest &= rest - 1) fibers[lowest(rest)].waits = NONE;
-    w->waiting[warp] &= ~lanes;
-    w->ready[warp] |= lanes;
-}
-
-__attribute__((noinline)) inline uint64_t
-wait_for_lanes(Operation operation, uint32_t mask, uint64_t value, uint32_t source, Place place) {
-    Worker* w = worker();
-    Fiber* fiber = w->current;
-    uint32_t self = 1u << fiber->lane;
-    fiber->place = place;
-    if (!(mask & self)) fail(text("%s names the lanes %08x without its own, at ", NAMES[operation], mask) + text(place));
-    fiber->waits = operation;
-    fiber->mask = mask;
-    fiber->value = value;
-    fiber->source = source;
-    w->waiting[fiber->warp] |= self;
-    w->ready[fiber->warp] &= ~self;
-    release_warp(w, fiber->warp, mask);
-    wait(w);
-    return fiber->result;
-}
-
-// A thread returned. Those that wait need not wait for it.
-inline void leave(Worker* w, Fiber* fiber) {
-    uint32_t self = 1u << fiber->lane;
-    w->alive[fiber->warp] &= ~self;
-    w->ready[fiber->warp] &= ~self;
-    --w->living;
-    if (w->living && w->at_barrier == w->living) release_block(w);
-    for (uint32_t rest = w->waiting[fiber->warp]; rest; rest &= w->waiting[fiber->warp]) {
-        unsigned lane = lowest(rest);
-        release_warp(w, fiber->warp, w->fibers[fiber->warp * LANES + lane].mask);
-        rest &= ~(1u << lane);
-    }
-}
-
-inline void fiber_main() {
-    Worker* w = worker();
-    w->launch->body(w->launch->arguments);
-    leave(w, w->current);
-    wait(w);
-    __builtin_unreachable();
-}
-
-// --- blocks -----------------------------------------------------------------------------------------------------------
-
-inline void make_stacks(Worker* w, unsigned count) {
-    for (; w->stacks < count; ++w->stacks) mprotect(stack_bottom(w, w->stacks), MEMORY_PAGE, PROT_NONE);
-}
-
-// Where the block's fibers stopped, if not all of them returned.
-inline std::string deadlock(const Worker* w) {
-    std::string message = where(w) + ": threads wait for ever:";
-    int told = 0;
-    const Fiber* last = nullptr;
-    for (unsigned i = 0; i < w->threads && told < 6; ++i) {
-        const Fiber& fiber = w->fibers[i];
-        if (!(w->alive[fiber.warp] >> fiber.lane & 1)) continue;
-        if (last && last->waits == fiber.waits && last->place.line == fiber.place.line) continue;
-        message += text("%s thread %u and after at %s, ", told++ ? ";" : "", i, NAMES[fiber.waits]) + text(fiber.place);
-        if (fiber.waits != SYNCTHREADS) message += text(" (lanes %08x)", fiber.mask);
-        last = &fiber;
-    }
-    return message;
-}
-
-inline void run_block(Worker* w, uint64_t number) {
-    Launch* launch = w->launch;
-    const Triple& grid = launch->grid;
-    w->block = {(unsigned)(number % grid.x), (unsigned)(number / grid.x % grid.y), (unsigned)(number / grid.x / grid.y)};
-    w->threads = w->living = launch->block;
-    w->warps = (launch->block + LANES - 1) / LANES;
-    w->at_barrier = 0;
-    w->random = launch->seed ^ (number * 0x2545f4914f6cdd1dull);
-    make_stacks(w, launch->block);
-    for (unsigned i = 0; i < w->warps; ++i) {
-        unsigned lanes = launch->block - i * LANES;
-        w->ready[i] = w->alive[i] = lanes >= LANES ? 0xffffffffu : (1u << lanes) - 1;
-        w->waiting[i] = 0;
-    }
-    for (unsigned i = 0; i < launch->block; ++i) {
-        Fiber& fiber = w->fibers[i];
-        fiber.thread = {i, 0, 0};
-        fiber.warp = i / LANES;
-        fiber.lane = i % LANES;
-        fiber.waits = NONE;
-        // Not all at the same distance from a power of two: they would push each other out of the cache.
-        fiber.stack_pointer = first_frame(stack_bottom(w, i) + STACK_STRIDE - i % 32 * 128, fiber_main);
-    }
-    w->current = next_ready(w, 0, 0);
-    kestrel_switch(&w->scheduler, w->current->stack_pointer);
-    if (w->living && !launch->failed) record(launch, deadlock(w));
-}
+// 0, or 1 with the reason in `kestrel_error`.
+int launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned block, unsigned shared_bytes);
 
 }  // namespace kestrel_machine

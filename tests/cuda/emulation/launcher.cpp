@@ -1,12 +1,24 @@
 // Launches: blocks are shared out among the processor's cores, shared memory begins as poison, and what would end the
 // process (a bad address, a division by zero) becomes an error of the launch.
-#pragma once
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "machine.h"
+#include <condition_variable>
+#include <thread>
+
+#include "checks.h"
+#include "fibers.h"
 
 namespace kestrel_machine {
 
 static const unsigned MOST_WORKERS = 8;
+static const int TIME_IS_UP = SIGURG;  // ignored by whoever doesn't wait for it
 static const unsigned NUM_FAULTS = 4;
 static const int FAULTS[NUM_FAULTS] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
@@ -77,6 +89,7 @@ inline bool shared_guard_is_whole(const Worker* worker) {
 // --- faults -----------------------------------------------------------------------------------------------------------
 
 static std::atomic<Worker*> workers[MOST_WORKERS];
+static pthread_t threads[MOST_WORKERS];
 static struct sigaction handlers_before[NUM_FAULTS];
 
 inline Worker* worker_of_stack(uintptr_t address) {
@@ -94,8 +107,10 @@ inline void on_fault(int signal, siginfo_t* information, void* context) {
         uintptr_t code = code_address_of((ucontext_t*)context);
         dladdr((void*)&on_fault, &library);
         std::string message = where(worker) + text(", thread %u: ", worker->current->thread.x);
-        uintptr_t below = (uintptr_t)stack_bottom(worker, (unsigned)(worker->current - worker->fibers));
-        if (signal == SIGFPE)
+        uintptr_t below = (uintptr_t)stack_bottom(worker, current(worker)->stack);
+        if (signal == TIME_IS_UP)
+            message += "it runs for too long";
+        else if (signal == SIGFPE)
             message += "division of whole numbers by zero";
         else if (signal == SIGILL)
             message += "it must not come here";
@@ -106,6 +121,7 @@ inline void on_fault(int signal, siginfo_t* information, void* context) {
         record(worker->launch, message + text(" [code +0x%zx]", (size_t)(code - (uintptr_t)library.dli_fbase)));
         siglongjmp(worker->on_fault, 1);
     }
+    if (signal == TIME_IS_UP) return;  // it has just ended
     const struct sigaction* before = nullptr;
     for (unsigned i = 0; i < NUM_FAULTS; ++i)
         if (FAULTS[i] == signal) before = &handlers_before[i];
@@ -122,6 +138,7 @@ inline void catch_faults() {
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     for (unsigned i = 0; i < NUM_FAULTS; ++i) sigaction(FAULTS[i], &action, &handlers_before[i]);
+    sigaction(TIME_IS_UP, &action, nullptr);
 }
 
 // Where the handler runs: the fiber's own stack may be used up.
@@ -139,11 +156,12 @@ inline void work(Worker* worker, Launch* launch) {
     char* variables = &shared_anchor - shared_range().before;
     worker->launch = launch;
     worker->dimensions = {launch->block, 1, 1};
+    worker->grid = launch->grid;
     if (sigsetjmp(worker->on_fault, 0) == 0) {
         while (!launch->failed) {
             uint64_t index = launch->next++;
             if (index >= launch->num_blocks) break;
-            uint64_t number = launch->order ? (*launch->order)[index] : index;
+            uint64_t number = launch->order.empty() ? index : launch->order[index];
             poison_shared(worker, variables);
             run_block(worker, number);
             if (!shared_guard_is_whole(worker)) record(launch, where(worker) + ": it wrote behind its shared memory");
@@ -152,6 +170,8 @@ inline void work(Worker* worker, Launch* launch) {
     worker->launch = nullptr;
 }
 
+static std::atomic<time_t> time_limit{120};  // seconds
+
 class Pool {
 public:
     Pool() {
@@ -159,9 +179,10 @@ public:
         unsigned cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
         num_workers_ = cores < MOST_WORKERS ? cores : MOST_WORKERS;
         for (unsigned i = 0; i < num_workers_; ++i) workers[i] = new_worker();
-        for (unsigned i = 1; i < num_workers_; ++i) std::thread(&Pool::help, this, workers[i].load()).detach();
+        for (unsigned i = 1; i < num_workers_; ++i) std::thread(&Pool::help, this, workers[i].load(), i).detach();
         signal_stack_ = new_signal_stack();
         catch_faults();
+        std::thread(&Pool::watch, this).detach();
     }
 
     void run(Launch* launch) {
@@ -175,16 +196,38 @@ public:
         if (helped) started_.notify_all();
         stack_t before;
         sigaltstack(&signal_stack_, &before);
+        threads[0] = pthread_self();
+        started_at_ = now();
         work(workers[0], launch);
         sigaltstack(&before, nullptr);
-        if (!helped) return;
-        std::unique_lock<std::mutex> lock(mutex_);
-        launch_ = nullptr;  // who is not awake yet needn't come any more
-        ended_.wait(lock, [this] { return helping_ == 0; });
+        if (helped) {
+            std::unique_lock<std::mutex> lock(mutex_);
+            launch_ = nullptr;  // who is not awake yet needn't come any more
+            ended_.wait(lock, [this] { return helping_ == 0; });
+        }
+        started_at_ = 0;
     }
 
 private:
-    void help(Worker* worker) {
+    static time_t now() {
+        timespec time;
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+        return time.tv_sec + 1;
+    }
+
+    // Ends a launch that runs for longer than the limit.
+    void watch() {
+        for (;;) {
+            usleep(250'000);
+            time_t started = started_at_;
+            if (!started || now() - started <= time_limit) continue;
+            for (unsigned i = 0; i < num_workers_; ++i)
+                if (workers[i].load()->launch) pthread_kill(threads[i], TIME_IS_UP);
+        }
+    }
+
+    void help(Worker* worker, unsigned index) {
+        threads[index] = pthread_self();
         stack_t stack = new_signal_stack();
         sigaltstack(&stack, nullptr);
         uint64_t seen = 0;
@@ -203,6 +246,7 @@ private:
 
     std::mutex running_, mutex_;
     std::condition_variable started_, ended_;
+    std::atomic<time_t> started_at_{0};  // 0: nothing runs
     Launch* launch_ = nullptr;
     uint64_t generation_ = 0;
     unsigned helping_ = 0, num_workers_;
@@ -217,15 +261,7 @@ inline int refuse(const char* name, const std::string& reason) {
     return 1;
 }
 
-struct Kernel {
-    const char* name;
-    unsigned threads;  // the most in a block
-    Body body;
-};
-
-// 0, or 1 with the reason in `last_error`.
-inline int
-launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned block, unsigned shared_bytes) {
+int launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned block, unsigned shared_bytes) {
     static Pool& pool = *new Pool;  // its threads outlive everything
     if (block == 0 || block > kernel.threads)
         return refuse(kernel.name, text("%u threads in a block, of at most %u", block, kernel.threads));
@@ -234,16 +270,14 @@ launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned block,
     if (shared_bytes > MOST_SHARED)
         return refuse(kernel.name, text("%u bytes of shared memory, of at most %zu", shared_bytes, MOST_SHARED));
     Launch launch;
-    launch.name = kernel.name;
-    launch.body = kernel.body;
+    launch.kernel = &kernel;
     launch.arguments = arguments;
     launch.grid = grid;
     launch.block = block;
     launch.shared_bytes = shared_bytes;
     launch.num_blocks = (uint64_t)grid.x * grid.y * grid.z;
     launch.seed = order_seed;
-    launch.order = nullptr;
-    std::vector<uint32_t> order;
+    std::vector<uint32_t>& order = launch.order;
     if (launch.seed && launch.num_blocks <= (1u << 24)) {
         order.resize(launch.num_blocks);
         for (size_t i = 0; i < order.size(); ++i) {
@@ -251,7 +285,6 @@ launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned block,
             order[i] = order[other];
             order[other] = (uint32_t)i;
         }
-        launch.order = &order;
     }
     pool.run(&launch);
     if (!launch.failed) return 0;
@@ -263,10 +296,14 @@ launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned block,
 
 #define KESTREL_EXPORT extern "C" __attribute__((visibility("default")))
 
+// Of the last launch that failed.
 KESTREL_EXPORT const char* kestrel_error() { return kestrel_machine::last_error.c_str(); }
 
 // 0: blocks and threads in their order. Else: in another one, which this number decides.
 KESTREL_EXPORT void kestrel_set_order(uint64_t seed) { kestrel_machine::order_seed = seed; }
+
+// After so many seconds a launch fails.
+KESTREL_EXPORT void kestrel_set_time_limit(unsigned seconds) { kestrel_machine::time_limit = seconds; }
 
 // Index of the first of `count` guards, each of `bytes`, that doesn't hold the pattern any more; -1: all do.
 KESTREL_EXPORT int64_t kestrel_damaged(const uint64_t* starts, uint64_t count, const void* pattern, uint64_t bytes) {
