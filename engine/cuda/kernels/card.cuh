@@ -43,6 +43,12 @@ KESTREL_DEVICE uint4 load_streaming(const void* address) {
     return value;
 }
 
+// The block's shared memory whose size the launch says; its address is a multiple of 16.
+KESTREL_DEVICE unsigned char* dynamic_shared() {
+    extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];
+    return dynamic_shared_bytes;
+}
+
 #endif
 
 KESTREL_DEVICE float bfloat16_to_float(uint16 bits) { return __uint_as_float((uint32)bits << 16); }
