@@ -6,8 +6,9 @@
 static const int PAGE = 64;  // tokens
 
 struct Step {
-    int64 first;          // position of the first token
-    const uint8* pages[1];  // the addresses of all pages, as many as there are
+    int64 first;  // position of the first token; behind it are the addresses of all pages
+
+    KESTREL_DEVICE const uint8* page(int64 number) const { return ((const uint8* const*)(this + 1))[number]; }
 };
 
 // Where a layer's part of a page lies: keys (G, 64, D), values (G, 64, D), and for codes the scales of keys (G, 64) and
@@ -24,7 +25,7 @@ struct PageRows {
     int heads, width;
 
     KESTREL_DEVICE PageRows(const Step* step, const PageLayout& layout, int64 position) {
-        layer = step->pages[position / PAGE] + layout.offset;
+        layer = step->page(position / PAGE) + layout.offset;
         heads = layout.heads;
         width = layout.width;
     }
