@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +70,7 @@ def run_tests(pytest_arguments: Sequence[str]) -> int:
     environment = _environment(["gguf", "test"])
     if sys.platform.startswith("linux"):
         _provide_libraries(environment, ("offscreen",))
+        _provide_compiler(environment)
     _starter(environment)
     variables = {**environment.variables(), "HF_HUB_OFFLINE": "1"}
     failed: dict[str, int] = {}
@@ -160,3 +162,18 @@ def _provide_libraries(environment: Environment, platforms: Sequence[str]) -> No
     if not installed or all(system_libraries.missing_libraries(pyside, platform) for platform in platforms):
         output = environment.log.read_text(encoding="utf-8", errors="replace")
         raise SetupError(f"apt-get did not bring what Qt lacks. Try it by hand: {command}\n{tail(output)}")
+
+
+def _provide_compiler(environment: Environment) -> None:
+    """Installs the C++ compiler with which tests run a card's kernels on the processor. Where that can't be
+    done, a line says so: those tests are skipped, and the others don't need it.
+    """
+    if os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        return
+    if system_libraries.is_debian() and system_libraries.is_root():
+        say("Installing the C++ compiler that tests of the card's kernels need: g++ ...")
+        if system_libraries.apt_install(["g++"], environment.log):
+            return
+    say(
+        "There is no C++ compiler here (g++): tests that run the card's kernels on the processor are skipped."
+    )

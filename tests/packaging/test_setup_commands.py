@@ -41,6 +41,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     environment = SimpleNamespace(python=Path(sys.executable), variables=lambda: dict(os.environ))
     monkeypatch.setattr(setup_commands, "_environment", lambda extras: environment)
     monkeypatch.setattr(setup_commands, "_provide_libraries", lambda *_: None)
+    monkeypatch.setattr(setup_commands, "_provide_compiler", lambda _: None)
     monkeypatch.setattr(setup_commands, "_starter", lambda _: Path("/cache/starter.gguf"))
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
@@ -273,3 +274,62 @@ class TestLibraries:
         self.on(monkeypatch, lacking=lacking, root=True, debian=True, apt_works=False)
         with pytest.raises(SetupError, match=r"(?s)libegl1.*no such package"):
             setup_commands._provide_libraries(environment, ("offscreen",))
+
+
+class TestCompiler:
+    """Who gets the compiler that some tests need. Without it everything else is tested all the same."""
+
+    @pytest.fixture
+    def asked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+        """What apt was asked for, by root on a Debian that has no compiler."""
+        asked: list[list[str]] = []
+        monkeypatch.setattr(system_libraries, "is_root", lambda: True)
+        monkeypatch.setattr(system_libraries, "is_debian", lambda: True)
+        monkeypatch.setattr(system_libraries, "apt_install", lambda names, log: asked.append(names) or True)
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        return asked
+
+    @pytest.fixture
+    def environment(self, tmp_path: Path) -> SimpleNamespace:
+        return SimpleNamespace(log=tmp_path / "setup.log")
+
+    def test_root_on_debian_has_it_installed(
+        self, asked: list[list[str]], environment: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        setup_commands._provide_compiler(environment)
+        assert asked == [["g++"]]
+        assert "skipped" not in capfd.readouterr().err
+
+    @pytest.mark.parametrize("name", ["g++", "clang++"])
+    def test_one_that_is_there_is_taken(
+        self, asked: list[list[str]], environment: SimpleNamespace, tmp_path: Path, name: str
+    ) -> None:
+        (tmp_path / name).touch(mode=0o755)
+        setup_commands._provide_compiler(environment)
+        assert asked == []
+
+    @pytest.mark.parametrize("lacks", ["is_root", "is_debian"])
+    def test_others_are_told_what_is_skipped(
+        self,
+        asked: list[list[str]],
+        environment: SimpleNamespace,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+        lacks: str,
+    ) -> None:
+        monkeypatch.setattr(system_libraries, lacks, lambda: False)
+        setup_commands._provide_compiler(environment)
+        assert asked == []
+        assert "no C++ compiler here (g++)" in capfd.readouterr().err
+
+    def test_failed_apt_ends_nothing(
+        self,
+        asked: list[list[str]],
+        environment: SimpleNamespace,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setattr(system_libraries, "apt_install", lambda *_: False)
+        setup_commands._provide_compiler(environment)
+        assert "skipped" in capfd.readouterr().err
