@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from emulated_card import EmulatedCard, EmulatedCompiler, why_no_emulation
+from kernel_bench import KernelBench
 
 MakeCard = Callable[..., EmulatedCard]
 
@@ -41,3 +42,14 @@ def make_card(card_compiler: EmulatedCompiler) -> Iterator[MakeCard]:
 @pytest.fixture
 def card(make_card: MakeCard) -> EmulatedCard:
     return make_card()
+
+
+@pytest.fixture
+def make_bench(make_card: MakeCard, card_compiler: EmulatedCompiler) -> Callable[..., KernelBench]:
+    """Takes what `make_card` takes."""
+    return lambda **options: KernelBench(make_card(**options), card_compiler)
+
+
+@pytest.fixture
+def bench(make_bench: Callable[..., KernelBench]) -> KernelBench:
+    return make_bench()

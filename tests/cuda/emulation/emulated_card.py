@@ -33,15 +33,14 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from emulated_compiler import EmulatedCompiler, why_no_emulation
+from kernel_library import EmulatedKernel, KernelLibrary
 
 from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel
 from engine.errors import OutOfMemoryError
@@ -107,54 +106,7 @@ def _new_allocation(num_bytes: int) -> _Allocation:
     return _Allocation(memory.ctypes.data + GUARD_BYTES, num_bytes, memory)
 
 
-class _Library:
-    """A shared library of kernels, as `EmulatedCompiler` makes them."""
-
-    def __init__(self, code: bytes) -> None:
-        with tempfile.NamedTemporaryFile(suffix=".so") as file:
-            file.write(code)
-            file.flush()
-            self._library = ctypes.CDLL(file.name)
-        self._library.kestrel_error.restype = ctypes.c_char_p
-        self._library.kestrel_set_order.argtypes = [ctypes.c_uint64]
-        self._library.kestrel_set_time_limit.argtypes = [ctypes.c_uint]
-        self._damaged = self._library.kestrel_damaged
-        self._damaged.restype = ctypes.c_int64
-        self._damaged.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
-
-    def kernel(self, name: str) -> EmulatedKernel:
-        try:
-            launch = getattr(self._library, f"kestrel_launch_{name}")
-            size = ctypes.c_uint.in_dll(self._library, f"kestrel_size_{name}").value
-        except (AttributeError, ValueError):
-            raise CardFaultError(f"The code has no kernel {name}.") from None
-        launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 5]
-        return EmulatedKernel(name, size, launch, self)
-
-    def set_up(self, *, order_seed: int, time_limit_s: int) -> None:
-        """For launches after this."""
-        self._library.kestrel_set_order(order_seed)
-        self._library.kestrel_set_time_limit(time_limit_s)
-
-    def error(self) -> str:
-        return (self._library.kestrel_error() or b"").decode(errors="replace")
-
-    def first_damaged(self, guards: np.ndarray) -> int | None:
-        found = self._damaged(guards.ctypes.data, len(guards), GUARD.ctypes.data, GUARD_BYTES)
-        return None if found < 0 else found
-
-
-@dataclass(frozen=True)
-class EmulatedKernel:
-    """size: bytes of its arguments' structure."""
-
-    name: str
-    size: int
-    launch: Callable[..., int]
-    library: _Library
-
-
-_libraries: dict[bytes, _Library] = {}  # of this process: code is never unloaded
+_libraries: dict[bytes, KernelLibrary] = {}  # of this process: code is never unloaded
 
 
 class EmulatedCard:
@@ -309,7 +261,7 @@ class EmulatedCard:
         self._enter()
         if code not in _libraries:
             try:
-                _libraries[code] = _Library(code)
+                _libraries[code] = KernelLibrary(code)
             except OSError as error:
                 raise CardFaultError(f"The card can't load the kernels: {error}.") from error
         return {name: Kernel(_libraries[code].kernel(name)) for name in names}
@@ -336,7 +288,7 @@ class EmulatedCard:
             self._break(kernel.library.error())
         if self._guards is None:
             self._guards = self._list_guards()
-        damaged = kernel.library.first_damaged(self._guards)
+        damaged = kernel.library.first_damaged(self._guards, GUARD)
         if damaged is not None:
             self._faulty_kernel = True
             self._break(f"kernel {kernel.name}: it wrote {self._name_guard(int(self._guards[damaged]))}")

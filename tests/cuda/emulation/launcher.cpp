@@ -116,6 +116,8 @@ inline void on_fault(int signal, siginfo_t* information, void* context) {
             message += "it must not come here";
         else if ((uintptr_t)information->si_addr - below < MEMORY_PAGE)
             message += "local memory is used up (64 KiB)";
+        else if (information->si_code == SI_KERNEL)
+            message += "misaligned address, or one that can't be";  // the processor doesn't tell it
         else
             message += text("bad address %p", information->si_addr);
         record(worker->launch, message + text(" [code +0x%zx]", (size_t)(code - (uintptr_t)library.dli_fbase)));
