@@ -1,0 +1,419 @@
+"""The driver over a stand-in for PyCUDA, and over a real card where there is one."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from fake_pycuda import TOTAL_BYTES, Arguments, Error, FakeCard, LogicError, MemoryError
+
+from engine.cuda import card_holdings
+from engine.cuda.driver import CardFaultError, CardInfo, CardLostError
+from engine.cuda.pycuda_driver import LANDING_BYTES, STAGING_BYTES, PyCudaDriver
+from engine.errors import OutOfMemoryError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+INFO = CardInfo("Card", (9, 0), TOTAL_BYTES, 132, "580.95")
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCard]:
+    fake = FakeCard()
+    package = ModuleType("pycuda")
+    package.driver = fake.cuda  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pycuda", package)
+    monkeypatch.setitem(sys.modules, "pycuda.driver", fake.cuda)
+    yield fake
+    assert fake.complaints == []
+    assert not any(fake.stacks.values()), "PyCUDA would end the process"
+
+
+def opened(card: FakeCard) -> PyCudaDriver:
+    return PyCudaDriver(INFO, card.library)
+
+
+def on_another_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def random_bytes(count: int) -> np.ndarray:
+    return np.random.default_rng(count).integers(0, 256, count, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("count", [1, 700, LANDING_BYTES, LANDING_BYTES + 1, STAGING_BYTES + 12_345])
+def test_bytes_come_back_as_they_went_and_their_source_may_be_changed_at_once(
+    card: FakeCard, count: int
+) -> None:
+    driver = opened(card)
+    address = driver.allocate(count)
+    sent = random_bytes(count)
+    source = sent.copy()
+    driver.upload(address, source)
+    source[:] = 0
+    back = np.zeros(count, np.uint8)
+    driver.download(back, address)
+    assert np.array_equal(back, sent)
+    driver.close()
+
+
+def test_many_small_uploads_keep_their_order_and_use_few_events(card: FakeCard) -> None:
+    driver = opened(card)
+    address = driver.allocate(100_000)
+    for i in range(400):
+        driver.upload(address, np.full(100_000, i % 251, np.uint8))
+    back = np.zeros(100_000, np.uint8)
+    driver.download(back, address)
+    assert set(back) == {399 % 251}
+    assert sum(name.startswith("event") for name in card.alive) <= STAGING_BYTES // 100_000 + 1
+    driver.close()
+
+
+def test_copies_and_fills_happen_in_order(card: FakeCard) -> None:
+    driver = opened(card)
+    first, second = driver.allocate(1000), driver.allocate(1000)
+    driver.fill(first, 7, 1000)
+    driver.copy(second, first, 600)
+    driver.fill(first, 9, 1000)
+    back = np.zeros(600, np.uint8)
+    driver.download(back, second)
+    assert set(back) == {7}
+    driver.close()
+
+
+def test_nothing_is_asked_of_the_card_for_no_bytes(card: FakeCard) -> None:
+    driver = opened(card)
+    address = driver.allocate(0)
+    card.failures = {
+        name: LogicError(name) for name in ("cuMemcpyDtoHAsync", "cuMemsetD8Async", "cuMemcpyDtoDAsync")
+    }
+    empty = np.zeros(0, np.uint8)
+    driver.upload(address, empty)
+    driver.download(empty, address)
+    driver.fill(address, 0, 0)
+    driver.copy(address, address, 0)
+    assert len(card.failures) == 3
+    driver.close()
+
+
+def test_a_kernel_gets_its_structure_byte_for_byte(card: FakeCard) -> None:
+    driver = opened(card)
+    kernels = driver.load(b"first second", ["second"])
+    driver.launch(kernels["second"], Arguments(2**40, 12), grid=(2, 3, 4), block=128)
+    assert card.launches == [("second", (2, 3, 4), (128,), bytes(Arguments(2**40, 12)), 0)]
+    driver.close()
+
+
+def test_shared_memory_beyond_the_usual_is_asked_for_before_it_is_used(card: FakeCard) -> None:
+    driver = opened(card)
+    kernel = driver.load(b"wide", ["wide"])["wide"]
+    for shared in (47 * 1024, 47 * 1024 + 1, 100 * 1024, 60 * 1024):
+        driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32, shared_bytes=shared)
+    assert [launch[-1] for launch in card.launches] == [47 * 1024, 47 * 1024 + 1, 100 * 1024, 60 * 1024]
+    driver.close()
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers_and_changes_nothing(card: FakeCard) -> None:
+    driver = opened(card)
+    kept = driver.allocate(4 * 2**20)
+    with pytest.raises(OutOfMemoryError, match=r"another 61 MiB .* 60 MiB are free"):
+        driver.allocate(61 * 2**20)
+    assert driver.free_bytes() == 60 * 2**20
+    driver.free(kept)
+    assert driver.free_bytes() == 64 * 2**20
+    driver.close()
+
+
+@pytest.mark.parametrize("function", ["cuStreamCreate", "cuMemHostAlloc"])
+@pytest.mark.parametrize("error", [LogicError("x failed: y"), MemoryError("x failed: out of memory")])
+def test_an_opening_that_fails_leaves_nothing_on_the_card(
+    card: FakeCard, function: str, error: Error
+) -> None:
+    for _ in range(20):
+        card.failures[function] = error
+        with pytest.raises((CardFaultError, OutOfMemoryError)):
+            opened(card)
+        assert (card.retained, card.alive) == (0, [])
+
+
+def test_a_context_that_cant_be_had_is_told(card: FakeCard) -> None:
+    card.failures["cuDevicePrimaryCtxRetain"] = MemoryError("cuDevicePrimaryCtxRetain failed: out of memory")
+    with pytest.raises(OutOfMemoryError, match="for a context"):
+        opened(card)
+    card.failures["cuInit"] = LogicError("cuInit failed: initialization error")
+    with pytest.raises(CardFaultError, match=r"initialization error \(cuInit\)"):
+        opened(card)
+
+
+def test_a_refused_call_is_a_fault_and_the_card_goes_on(card: FakeCard) -> None:
+    driver = opened(card)
+    with pytest.raises(CardFaultError, match="refused the kernel absent: named symbol not found") as caught:
+        driver.load(b"present", ["absent"])
+    assert not isinstance(caught.value, CardLostError)
+    address = driver.allocate(10)
+    driver.free(address)
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
+def test_a_full_card_at_a_launch_is_told_with_what_is_free(card: FakeCard) -> None:
+    driver = opened(card)
+    kernel = driver.load(b"one", ["one"])["one"]
+    card.failures["cuLaunchKernel"] = MemoryError("cuLaunchKernel failed: out of memory")
+    with pytest.raises(OutOfMemoryError, match="the kernel one; on the card, 64 MiB are free"):
+        driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32)
+    driver.close()
+
+
+def test_a_lost_card_is_told_by_every_call_and_closes_without_a_complaint(card: FakeCard) -> None:
+    driver = opened(card)
+    address = driver.allocate(1000)
+    kernel = driver.load(b"one", ["one"])["one"]
+    some = np.zeros(10, np.uint8)
+    driver.upload(address, some)
+    card.sticky = "an illegal memory access was encountered"
+    calls: list[Callable[[], object]] = [
+        driver.free_bytes,
+        driver.synchronize,
+        lambda: driver.allocate(10),
+        lambda: driver.upload(address, some),
+        lambda: driver.download(some, address),
+        lambda: driver.copy(address, address, 5),
+        lambda: driver.fill(address, 0, 5),
+        lambda: driver.load(b"one", ["one"]),
+        lambda: driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32),
+    ]
+    for call in calls:
+        with pytest.raises(CardLostError, match="an illegal memory access was encountered"):
+            call()
+    driver.free(address)
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
+def test_a_fault_seen_only_at_closing_is_no_error(card: FakeCard) -> None:
+    driver = opened(card)
+    driver.allocate(1000)
+    card.sticky = "unspecified launch failure"
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
+def test_a_call_refused_while_a_graph_is_recorded_does_not_mean_a_lost_card(card: FakeCard) -> None:
+    driver = opened(card)
+    card.sticky = "operation not permitted when stream is capturing"
+    with pytest.raises(CardFaultError) as caught:
+        driver.synchronize()
+    assert not isinstance(caught.value, CardLostError)
+    card.sticky = None
+    driver.close()
+
+
+def test_a_context_that_cant_be_taken_off_the_stack_is_given_up(card: FakeCard) -> None:
+    driver = opened(card)
+    card.failures["cuCtxPopCurrent"] = LogicError("cuCtxPopCurrent failed: context is destroyed")
+    with pytest.raises(CardLostError, match="context is destroyed"):
+        driver.allocate(10)
+    assert card.stack == []
+    driver.close()
+    assert card.retained == 0
+
+
+def test_closing_gives_everything_back_and_twice_is_once(card: FakeCard) -> None:
+    driver = opened(card)
+    kernels = driver.load(b"one two", ["one", "two"])
+    for i in range(20):
+        driver.upload(driver.allocate(1000), random_bytes(500 + i))
+    driver.close()
+    driver.close()
+    assert (card.retained, card.alive, card.current[threading.get_ident()]) == (0, [], None)
+    assert list(kernels) == ["one", "two"]  # whoever still has kernels keeps nothing on the card
+
+
+def test_another_holder_of_the_context_finds_the_memory_free(card: FakeCard) -> None:
+    card.retained = 1
+    driver = opened(card)
+    driver.upload(driver.allocate(1000), random_bytes(1000))
+    driver.load(b"one", ["one"])
+    driver.close()
+    assert (card.retained, card.alive, card.memory) == (1, [], {})
+
+
+def test_a_driver_that_is_dropped_gives_everything_back(card: FakeCard) -> None:
+    driver = opened(card)
+    driver.upload(driver.allocate(1000), random_bytes(1000))
+    del driver
+    gc.collect()
+    assert (card.retained, card.alive) == (0, [])
+
+
+def test_a_driver_whose_thread_is_gone_can_be_closed_by_another(card: FakeCard) -> None:
+    drivers: list[PyCudaDriver] = []
+
+    def work() -> None:
+        drivers.append(opened(card))
+        drivers[0].allocate(1000)
+
+    on_another_thread(work)
+    drivers[0].close()
+    drivers.clear()
+    gc.collect()
+    assert (card.retained, card.alive) == (0, [])
+
+
+def test_the_end_of_the_process_closes_what_this_thread_opened(card: FakeCard) -> None:
+    driver = opened(card)
+    driver.allocate(1000)
+    card_holdings._forget_open_cards()
+    assert (card.retained, card.alive) == (0, [])
+    driver.close()
+
+
+def test_the_end_of_the_process_leaves_another_threads_work_alone_and_stays_silent(card: FakeCard) -> None:
+    drivers: list[PyCudaDriver] = []
+    on_another_thread(lambda: drivers.append(opened(card)))
+    card_holdings._forget_open_cards()
+    assert card.retained == 1  # the system takes it back
+    drivers.clear()
+    gc.collect()  # the objects of that thread are dropped here: see `complaints`
+
+
+def test_an_interruption_between_push_and_work_leaves_no_context_on_the_stack(card: FakeCard) -> None:
+    driver = opened(card)
+
+    def interrupted(num_bytes: int) -> object:
+        raise KeyboardInterrupt
+
+    allocate, card.cuda.mem_alloc = card.cuda.mem_alloc, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        driver.allocate(10)
+    assert card.stack == []
+    card.cuda.mem_alloc = allocate
+    driver.close()
+
+
+def test_another_thread_may_not_use_the_card(card: FakeCard) -> None:
+    driver = opened(card)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            driver.allocate(10)
+        except AssertionError as error:
+            errors.append(error)
+
+    on_another_thread(work)
+    assert len(errors) == 1
+    driver.close()
+
+
+# On a real card.
+
+DOUBLE = """
+struct Arguments { float* values; int count; };
+extern "C" __global__ void twice(const __grid_constant__ Arguments args) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < args.count) args.values[i] *= 2;
+}
+extern "C" __global__ void astray(const __grid_constant__ Arguments args) { *(volatile int*)64 = 1; }
+"""
+
+
+def real_driver() -> PyCudaDriver:
+    from engine.cuda.availability import NoCard, find_card, open_card
+
+    found = find_card()
+    if isinstance(found, NoCard):
+        pytest.skip(found.reason)
+    driver = open_card()
+    assert isinstance(driver, PyCudaDriver)
+    return driver
+
+
+@pytest.mark.gpu
+def test_a_real_card_computes_what_it_is_told() -> None:
+    from engine.cuda.driver import as_bytes
+    from engine.cuda.nvrtc_compiler import NvrtcCompiler
+
+    driver = real_driver()
+    try:
+        code = NvrtcCompiler().compile({"twice.cu": DOUBLE}, "twice.cu", card=driver.info)
+        kernel = driver.load(code, ["twice"])["twice"]
+        values = np.arange(5_000_001, dtype=np.float32)
+        address = driver.allocate(values.nbytes)
+        driver.upload(address, as_bytes(values))
+        grid = (-(-len(values) // 256), 1, 1)
+        driver.launch(kernel, Arguments(address, len(values)), grid=grid, block=256)
+        back = np.zeros_like(values)
+        driver.download(as_bytes(back), address)
+        assert np.array_equal(back, 2 * values)
+    finally:
+        driver.close()
+
+
+@pytest.mark.gpu
+def test_a_real_card_that_was_lost_can_be_opened_again() -> None:
+    from engine.cuda.nvrtc_compiler import NvrtcCompiler
+
+    driver = real_driver()
+    code = NvrtcCompiler().compile({"astray.cu": DOUBLE}, "astray.cu", card=driver.info)
+    driver.launch(driver.load(code, ["astray"])["astray"], Arguments(), grid=(1, 1, 1), block=32)
+    with pytest.raises(CardLostError):
+        driver.synchronize()
+    driver.close()
+    again = real_driver()
+    again.free(again.allocate(1000))
+    again.close()
+
+
+@pytest.mark.gpu
+def test_a_real_card_that_is_full_says_so_and_goes_on() -> None:
+    driver = real_driver()
+    with pytest.raises(OutOfMemoryError):
+        driver.allocate(2 * driver.info.total_bytes)
+    driver.free(driver.allocate(1000))
+    driver.close()
+
+
+@pytest.mark.gpu
+def test_ten_loads_leave_the_real_cards_memory_as_it_was() -> None:
+    driver = real_driver()
+    driver.close()
+    free = []
+    for _ in range(10):
+        driver = real_driver()
+        free.append(driver.free_bytes())
+        driver.allocate(200 * 2**20)
+        driver.close()
+    assert max(free) - min(free) < 50 * 2**20
+
+
+EXITS = {
+    "open on the main thread": "driver = open_card(); driver.allocate(1000)",
+    "an exception": "driver = open_card(); driver.allocate(1000); raise SystemExit(0)",
+    "open on a thread that ended": (
+        "kept = []\nthread = threading.Thread(target=lambda: kept.append(open_card()))\n"
+        "thread.start(); thread.join(); kept[0]"
+    ),
+    "dropped on a thread": "thread = threading.Thread(target=open_card); thread.start(); thread.join()",
+    "closed": "driver = open_card(); driver.close()",
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", EXITS)
+def test_a_process_that_used_a_real_card_ends_cleanly(how: str) -> None:
+    real_driver().close()
+    script = f"import threading\nfrom engine.cuda.availability import open_card\n{EXITS[how]}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

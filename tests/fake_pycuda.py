@@ -1,0 +1,326 @@
+"""PyCUDA's driver module and the NVIDIA library under it, on the processor's memory: with PyCUDA's stack of
+contexts for each thread, its refusal to free from another thread, and errors that stay.
+
+`card.sticky` is what every call fails with from then on, `card.failures` what the next call of a function
+fails with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+TOTAL_BYTES = 64 * 2**20
+HANDLE = 4711
+
+
+class Error(Exception):
+    pass
+
+
+class MemoryError(Error):
+    pass
+
+
+class LogicError(Error):
+    pass
+
+
+class FakeCard:
+    """What is alive on it, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.retained = 0
+        self.memory: dict[int, np.ndarray] = {}
+        self.alive: list[str] = []  # names of objects that hold something
+        self.complaints: list[str] = []  # what PyCUDA would print, or end the process for
+        self.launches: list[tuple[Any, ...]] = []
+        self.sticky: str | None = None
+        self.failures: dict[str, Error] = {}
+        self.current: dict[int, int | None] = defaultdict(lambda: None)  # the context of each thread
+        self.stacks: dict[int, list[FakeContext]] = defaultdict(list)  # PyCUDA's own
+        self.streams: weakref.WeakSet[FakeStream] = weakref.WeakSet()
+        self.cuda = self._module()
+        self.library = FakeNvidiaLibrary(self)
+
+    @property
+    def stack(self) -> list[FakeContext]:
+        return self.stacks[threading.get_ident()]
+
+    def used(self) -> int:
+        return sum(block.nbytes for block in self.memory.values())
+
+    def call(self, function: str) -> None:
+        """Raises what this function has to fail with now."""
+        if function in self.failures:
+            raise self.failures.pop(function)
+        if self.sticky is not None:
+            raise LogicError(f"{function} failed: {self.sticky}")
+        if self.current[threading.get_ident()] != HANDLE or not self.retained:
+            raise LogicError(f"{function} failed: invalid device context")
+
+    def release(self) -> None:
+        self.retained -= 1
+        if self.retained == 0:
+            self.memory.clear()
+            self.alive.clear()
+            self.sticky = None
+
+    def block(self, address: int) -> tuple[np.ndarray, int]:
+        start = max(base for base in self.memory if base <= address)
+        return self.memory[start], address - start
+
+    def read(self, address: int, num_bytes: int) -> np.ndarray:
+        block, offset = self.block(address)
+        return block[offset : offset + num_bytes]
+
+    def _module(self) -> SimpleNamespace:
+        card = self
+
+        def init() -> None:
+            if "cuInit" in card.failures:
+                raise card.failures.pop("cuInit")
+
+        def mem_alloc(num_bytes: int) -> FakeAllocation:
+            card.call("cuMemAlloc")
+            if card.used() + num_bytes > TOTAL_BYTES:
+                raise MemoryError("cuMemAlloc failed: out of memory")
+            return FakeAllocation(card, num_bytes)
+
+        def mem_get_info() -> tuple[int, int]:
+            card.call("cuMemGetInfo")
+            return TOTAL_BYTES - card.used(), TOTAL_BYTES
+
+        def pagelocked_empty(num_bytes: int, dtype: str) -> np.ndarray:
+            card.call("cuMemHostAlloc")
+            require_context(card)
+            return np.empty(num_bytes, dtype)
+
+        def memcpy_htod_async(target: int, source: np.ndarray, stream: FakeStream) -> None:
+            card.call("cuMemcpyHtoDAsync")
+            stream.later.append(lambda: np.copyto(card.read(target, source.nbytes), source))
+
+        def memcpy_dtoh_async(target: np.ndarray, source: int, stream: FakeStream) -> None:
+            card.call("cuMemcpyDtoHAsync")
+            stream.later.append(lambda: np.copyto(target, card.read(source, target.nbytes)))
+
+        def memcpy_dtod_async(target: int, source: int, num_bytes: int, stream: FakeStream) -> None:
+            card.call("cuMemcpyDtoDAsync")
+            stream.later.append(lambda: np.copyto(card.read(target, num_bytes), card.read(source, num_bytes)))
+
+        def memset_d8_async(target: int, value: int, num_bytes: int, stream: FakeStream) -> None:
+            card.call("cuMemsetD8Async")
+            stream.later.append(lambda: card.read(target, num_bytes).fill(value))
+
+        def synchronize() -> None:
+            card.call("cuCtxSynchronize")
+            for stream in card.streams:
+                stream.synchronize()
+
+        def module_from_buffer(code: bytes) -> FakeModule:
+            card.call("cuModuleLoadDataEx")
+            return FakeModule(card, code)
+
+        return SimpleNamespace(
+            Error=Error,
+            MemoryError=MemoryError,
+            LogicError=LogicError,
+            init=init,
+            Device=lambda ordinal: SimpleNamespace(retain_primary_context=lambda: FakeContext(card)),
+            Context=SimpleNamespace(
+                pop=lambda: pop(card),
+                get_current=lambda: card.stack[-1] if card.stack else None,
+                synchronize=synchronize,
+            ),
+            Stream=lambda flags: FakeStream(card),
+            Event=lambda flags: FakeEvent(card),
+            event_flags=SimpleNamespace(DISABLE_TIMING=2),
+            function_attribute=SimpleNamespace(SHARED_SIZE_BYTES=1, MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
+            mem_alloc=mem_alloc,
+            mem_get_info=mem_get_info,
+            pagelocked_empty=pagelocked_empty,
+            memcpy_htod_async=memcpy_htod_async,
+            memcpy_dtoh_async=memcpy_dtoh_async,
+            memcpy_dtod_async=memcpy_dtod_async,
+            memset_d8_async=memset_d8_async,
+            module_from_buffer=module_from_buffer,
+        )
+
+
+def pop(card: FakeCard) -> None:
+    if "cuCtxPopCurrent" in card.failures:
+        raise card.failures.pop("cuCtxPopCurrent")
+    if not card.stack:
+        raise LogicError("m_stack::pop failed: invalid device context")
+    card.stack.pop()
+
+
+def require_context(card: FakeCard) -> None:
+    if not card.stack:
+        raise LogicError("explicit_context_dependent failed: invalid device context")
+
+
+class FakeContext:
+    handle = HANDLE
+
+    def __init__(self, card: FakeCard) -> None:
+        if "cuDevicePrimaryCtxRetain" in card.failures:
+            raise card.failures["cuDevicePrimaryCtxRetain"]
+        card.retained += 1
+        self.card, self.thread, self.is_valid = card, threading.get_ident(), True
+
+    def push(self) -> None:
+        if "cuCtxPushCurrent" in self.card.failures:
+            raise self.card.failures.pop("cuCtxPushCurrent")
+        self.card.stack.append(self)
+
+    def detach(self) -> None:
+        if not self.is_valid:
+            raise LogicError("context::detach failed: invalid device context")
+        self.is_valid = False
+        if threading.get_ident() == self.thread:
+            self.card.release()
+            self.card.stack[:] = [context for context in self.card.stack if context is not self]
+
+
+class Held:
+    """An object that PyCUDA frees when it is dropped, on the thread of its context, or not at all."""
+
+    def __init__(self, card: FakeCard, name: str) -> None:
+        require_context(card)
+        self.card, self.name, self.context = card, name, card.stack[-1]
+        card.alive.append(name)
+
+    def __del__(self) -> None:
+        if not hasattr(self, "context") or not self.context.is_valid or self.name not in self.card.alive:
+            return
+        if threading.get_ident() != self.context.thread:
+            self.card.complaints.append(f"{self.name} in out-of-thread context could not be cleaned up")
+        elif self.card.sticky is not None:
+            self.card.complaints.append(f"a clean-up operation failed: {self.name}")
+        elif not self.card.stack:
+            self.card.complaints.append(f"{self.name} was dropped without a context: its push may fail")
+        else:
+            self.card.alive.remove(self.name)
+
+
+class FakeAllocation(Held):
+    next_address = 2**40
+
+    def __init__(self, card: FakeCard, num_bytes: int) -> None:
+        self.address = FakeAllocation.next_address
+        FakeAllocation.next_address += -(-num_bytes // 256) * 256 + 256
+        super().__init__(card, f"allocation {self.address}")
+        card.memory[self.address] = np.full(num_bytes, 0xAB, np.uint8)
+
+    def __int__(self) -> int:
+        return self.address
+
+    def free(self) -> None:
+        self.card.call("cuMemFree")
+        del self.card.memory[self.address]
+        self.card.alive.remove(self.name)
+
+
+class FakeStream(Held):
+    """Work is done when somebody waits for it."""
+
+    handle = 99
+
+    def __init__(self, card: FakeCard) -> None:
+        card.call("cuStreamCreate")
+        super().__init__(card, "stream")
+        self.later: list[Any] = []
+        card.streams.add(self)
+
+    def synchronize(self) -> None:
+        self.card.call("cuStreamSynchronize")
+        self.do(len(self.later))
+
+    def do(self, count: int) -> None:
+        for work in self.later[:count]:
+            work()
+        del self.later[:count]
+
+    def is_done(self) -> bool:
+        self.card.call("cuStreamQuery")
+        return not self.later
+
+
+class FakeEvent(Held):
+    count = 0
+
+    def __init__(self, card: FakeCard) -> None:
+        FakeEvent.count += 1
+        super().__init__(card, f"event {FakeEvent.count}")
+
+    def record(self, stream: FakeStream) -> FakeEvent:
+        self.card.call("cuEventRecord")
+        self.stream, self.is_past = stream, False
+        stream.later.append(self.pass_)
+        return self
+
+    def pass_(self) -> None:
+        self.is_past = True
+
+    def synchronize(self) -> None:
+        self.card.call("cuEventSynchronize")
+        if not self.is_past:
+            self.stream.do(self.stream.later.index(self.pass_) + 1)
+
+
+class FakeModule(Held):
+    def __init__(self, card: FakeCard, code: bytes) -> None:
+        super().__init__(card, "module")
+        self.names = code.decode().split()
+
+    def get_function(self, name: str) -> FakeFunction:
+        self.card.call("cuModuleGetFunction")
+        if name not in self.names:
+            raise LogicError("cuModuleGetFunction failed: named symbol not found")
+        return FakeFunction(self, name)
+
+
+class FakeFunction:
+    STATIC_SHARED = 1024
+
+    def __init__(self, module: FakeModule, name: str) -> None:
+        self.module, self.name, self.most_shared = module, name, 48 * 1024 - self.STATIC_SHARED
+
+    def get_attribute(self, attribute: int) -> int:
+        return self.STATIC_SHARED
+
+    def set_attribute(self, attribute: int, value: int) -> None:
+        self.most_shared = value
+
+    def _launch_kernel(self, grid: Any, block: Any, arguments: Any, shared: int, stream: FakeStream) -> None:
+        self.module.card.call("cuLaunchKernel")
+        if shared > self.most_shared:
+            raise LogicError("cuLaunchKernel failed: invalid argument")
+        self.module.card.launches.append((self.name, grid, block, bytes(memoryview(arguments)), shared))
+
+
+class FakeNvidiaLibrary:
+    """What `engine.cuda.nvidia_library.NvidiaLibrary` does for a driver."""
+
+    def __init__(self, card: FakeCard) -> None:
+        self.card = card
+
+    def set_current(self, context: int) -> None:
+        self.card.current[threading.get_ident()] = context
+
+    def leave(self, context: int) -> None:
+        self.card.current[threading.get_ident()] = None
+
+    def release_primary_context(self, ordinal: int) -> None:
+        self.card.release()
+
+
+class Arguments(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_int64), ("count", ctypes.c_int32))
