@@ -32,8 +32,8 @@ class Writers:
         self.own, self._descriptor = self._begin()
         for entry in path.parent.iterdir():
             name = entry.name.removeprefix(f"{path.name}.").removesuffix(_SUFFIX)
-            if entry == self._path(name) and not self.at_work(name):
-                _remove(entry)
+            if entry == self._path(name) and name != self.own:
+                _is_held(entry, else_remove=True)
 
     def close(self) -> None:
         """This writer is gone."""
@@ -48,16 +48,7 @@ class Writers:
             return False
         if writer == self.own:
             return self._descriptor >= 0
-        path = self._path(writer)
-        try:
-            descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-        except OSError:  # gone, or of another person; if that one does end its answer, it still counts
-            return False
-        try:
-            locked_now = _lock(descriptor)
-        finally:
-            os.close(descriptor)
-        return not locked_now if locked_now is not None else _says_at_work(path)
+        return _is_held(self._path(writer))
 
     def _begin(self) -> tuple[str, int]:
         """Another process that tidies up may meet the file before it is locked; then a second one is made."""
@@ -79,6 +70,26 @@ class Writers:
 
     def _path(self, writer: str) -> Path:
         return self._file.with_name(f"{self._file.name}.{writer}{_SUFFIX}")
+
+
+def _is_held(path: Path, *, else_remove: bool = False) -> bool:
+    """Whether the writer of this mark is at work. Another may be about to lock its new mark: it is removed
+    under a lock, so that one which holds it has it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    except OSError:  # gone, or of another person; if that one does end its answer, it still counts
+        return False
+    try:
+        locked_now = _lock(descriptor)
+        held = not locked_now if locked_now is not None else _says_at_work(path)
+        if else_remove and not held and sys.platform != "win32":
+            _remove(path)
+    finally:
+        os.close(descriptor)
+    if else_remove and not held and sys.platform == "win32":  # what anybody has open stays there
+        _remove(path)
+    return held
 
 
 def _identity() -> dict[str, object]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app import writers
 from app.conversations import ConversationStore, Message, MessageStatus
 from app.processes import start_of
 from app.writers import Writers
@@ -150,6 +151,27 @@ def test_a_mark_of_a_gone_writer_is_removed_and_other_files_stay(path: Path) -> 
     path.with_name(f"{path.name}.gone.writer").touch()
     Writers(path).close()
     assert sorted(path.parent.iterdir()) == sorted(others)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="what is open can't be removed there")
+def test_a_mark_is_removed_under_its_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that has just made it locks it then, or finds it gone: it never has a lock on nothing."""
+    path.parent.mkdir()
+    gone = path.with_name(f"{path.name}.gone.writer")
+    gone.touch()
+    locked: list[bool | None] = []
+    remove = writers._remove
+
+    def remove_slowly(mark: Path) -> None:
+        if mark == gone:
+            descriptor = os.open(mark, os.O_RDWR)
+            locked.append(writers._lock(descriptor))
+            os.close(descriptor)
+        remove(mark)
+
+    monkeypatch.setattr(writers, "_remove", remove_slowly)
+    Writers(path).close()
+    assert (locked, marks(path)) == ([False], [])
 
 
 def this_process(**changes: object) -> str:
