@@ -6,9 +6,9 @@
         cache.put(key, code)
 
 A key holds all that the code depends on: text, compiler with its version, processor. It only ever saves time:
-whatever goes wrong with the folder, the code is made again, some tenths of a second. A file is used if it is
-this user's, nobody else may change it, and its digest is right; whoever can write such files could as well
-change the program itself.
+whatever goes wrong with the folder, the code is made again, some tenths of a second. A file is used if it and
+its folder are this user's, nobody else may change either, and its digest is right; whoever can write such
+files could as well change the program itself.
 """
 
 from __future__ import annotations
@@ -49,10 +49,17 @@ class CodeCache:
     def get(self, key: Sequence[str]) -> bytes | None:
         path = self._path(key)
         try:
-            with path.open("rb") as file:
-                if not _is_trusted(os.fstat(file.fileno())):
+            if not _is_trusted(os.stat(self._root)):
+                return None
+            with open(path, "rb", opener=_open_at_once) as file:
+                status = os.fstat(file.fileno())
+                if (
+                    not stat.S_ISREG(status.st_mode)
+                    or not _is_trusted(status)
+                    or status.st_size > self._limit
+                ):
                     return None
-                content = file.read()
+                content = file.read(status.st_size)
             os.utime(path)
         except OSError:
             return None
@@ -63,6 +70,7 @@ class CodeCache:
         """Whether it is kept now."""
         file: PartFile | None = None
         try:
+            self._make_own_folder()
             remove_abandoned(self._root, _PART_NAME)
             files = list(kept_files(self._root, _FILE_NAME))
             size = _DIGEST_BYTES + len(code)
@@ -78,6 +86,12 @@ class CodeCache:
                 _abort(file)
         return True
 
+    def _make_own_folder(self) -> None:
+        """Many systems let a person's group write to what programs make, so it is said otherwise here."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_trusted(self._root.stat()):
+            self._root.chmod(0o700)
+
     def _path(self, key: Sequence[str]) -> Path:
         return self._root / f"{hashlib.blake2b(_joined(key), digest_size=20).hexdigest()}.code"
 
@@ -90,6 +104,13 @@ def _joined(key: Sequence[str]) -> bytes:
 def _digest(key: Sequence[str], code: bytes) -> bytes:
     of_key = hashlib.sha256(_joined(key)).digest()
     return hashlib.blake2b(of_key + code, digest_size=_DIGEST_BYTES).digest()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Follows no link, which could lead to a file that came from elsewhere, and waits for nobody at the other
+    end of a pipe.
+    """
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _is_trusted(status: os.stat_result) -> bool:

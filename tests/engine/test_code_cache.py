@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,52 @@ def test_a_file_that_others_may_change_is_not_used(cache: CodeCache, tmp_path: P
     cache.put(KEY, CODE)
     file_of(tmp_path).chmod(0o666)
     assert cache.get(KEY) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the folder's permissions decide there")
+def test_a_folder_in_which_others_may_put_files_is_not_used(cache: CodeCache, tmp_path: Path) -> None:
+    cache.put(KEY, CODE)
+    (tmp_path / "kernels").chmod(0o777)
+    assert cache.get(KEY) is None
+    assert cache.put(KEY, CODE)
+    assert cache.get(KEY) == CODE, "what was kept anew is in a folder of its own"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the folder's permissions decide there")
+def test_code_is_kept_where_groups_may_write_what_programs_make(cache: CodeCache) -> None:
+    before = os.umask(0o002)
+    try:
+        cache.put(KEY, CODE)
+    finally:
+        os.umask(before)
+    assert cache.get(KEY) == CODE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes are none there, or need permissions")
+@pytest.mark.parametrize("what", ["link", "pipe", "folder", "huge file"])
+def test_what_is_no_file_of_the_cache_is_no_code_and_holds_nobody_up(
+    what: str, cache: CodeCache, tmp_path: Path
+) -> None:
+    cache.put(KEY, CODE)
+    path = file_of(tmp_path)
+    moved = path.rename(tmp_path / "elsewhere")
+    match what:
+        case "link":
+            path.symlink_to(moved)
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            moved.rename(path)
+            os.truncate(path, 2**41)
+    found: list[bytes | None] = []
+    asking = threading.Thread(target=lambda: found.append(cache.get(KEY)), daemon=True)
+    asking.start()
+    asking.join(20)
+    assert found == [None]
+    assert cache.put(KEY, CODE) == (what != "folder")
+    assert cache.get(KEY) == (None if what == "folder" else CODE)
 
 
 def test_what_was_used_least_recently_makes_room(tmp_path: Path) -> None:
