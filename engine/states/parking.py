@@ -41,7 +41,7 @@ class Parking:
         self._on_lost = on_lost
 
     def limit(self, *, ram_budget: RamBudget, disk_budget: int | None) -> None:
-        """Hold to these budgets from now on; memory from the next `settle` on."""
+        """Hold to these budgets from now on; memory from the next `settle` on, which may have a lot to do."""
         self._budget = ram_budget
         if self._folder is not None:
             self._folder.limit(disk_budget)
@@ -65,21 +65,25 @@ class Parking:
         else:
             state.park(RamCopy(ledger.pool.geometry, state.ids[:], pages))
 
-    def settle(self, idle: Iterable[State]) -> None:
+    def settle(self, idle: Iterable[State], *, lose_none: bool = False) -> None:
         """Has the states that were used least recently written, until what stays in memory is within the
-        budget; lets them go when they are files. idle: every state that nobody uses.
+        budget; lets them go when they are files. More than a few that wait for the disk are lost, the oldest
+        first, for new ones come all the time; `lose_none`: not these. idle: every state that nobody uses.
         """
         in_ram = [state for state in idle if state.ram is not None]
         staying = [state for state in in_ram if not _is_being_written(state)]
         holders = Counter(id(page) for state in staying for page in _ram_pages(state))
         excess = _num_bytes(staying) - self._budget_for(in_ram)
+        leaving = []
         for state in sorted(staying, key=lambda state: state.used_ns):
             if excess <= 0:
                 break
             pages = _ram_pages(state)
             holders.subtract(id(page) for page in pages)
             excess -= sum(page.nbytes for page in pages if not holders[id(page)])
-            self._send_away(state)
+            leaving.append(state)
+        for state in reversed(leaving):
+            self._send_away(state, may_lose=not lose_none)
 
     def relieve(self, idle: Iterable[State], cancel: threading.Event | None = None) -> bool:
         """For when the memory itself is full: lets the copy go that was used least recently, and waits for
@@ -159,13 +163,16 @@ class Parking:
         ram = RamCopy(geometry, ids[:], pages) if pages else None
         return State(stored.conversation, ids=ids, ram=ram, disk=stored, used_ns=stored.used_ns)
 
-    def _send_away(self, state: State) -> None:
+    def _send_away(self, state: State, *, may_lose: bool = True) -> None:
+        """may_lose: rather than have it wait behind many others."""
         if _is_on_disk(state):
             state.ram = None
-        elif self._folder is None or _has_failed(state) or self._folder.num_pending >= _MAX_PENDING:
+            return
+        folder = None if _has_failed(state) else self._folder
+        if folder is None or (may_lose and folder.num_pending >= _MAX_PENDING):
             self._lose(state)
         else:
-            self._write(state, self._folder)
+            self._write(state, folder)
 
     def _write(self, state: State, folder: KvFolder) -> None:
         """An older file of the state lies at the same place, and is replaced."""

@@ -178,8 +178,9 @@ class StateStore:
         """Other budgets (bytes) for what is not in the pool, from now on; a disk budget of None: the default.
         What is beyond them leaves memory and disk, the least recently used first.
         """
-        self._parking.limit(ram_budget=ram_budget, disk_budget=disk_budget)
         self._settle()
+        self._parking.limit(ram_budget=ram_budget, disk_budget=disk_budget)
+        self._parking.settle(list(self._idle.values()), lose_none=True)
 
     def known_ids(self) -> Iterator[Sequence[int]]:
         """The ids of every state that nobody uses."""

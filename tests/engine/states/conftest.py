@@ -14,6 +14,7 @@ from state_steps import CONTEXT, RAM, Make
 from engine.kv_geometry import PAGE
 from engine.states.kv_file import KvKey
 from engine.states.kv_folder import KvFolder
+from engine.states.parking import RamBudget
 from engine.states.store import StateStore
 from engine.weights.part_file import PartFile
 
@@ -28,7 +29,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         *,
         slots: int = 8,
         pages: int = 64,
-        ram: int = RAM,
+        ram: RamBudget = RAM,
         disk: int = 10**9,
         model: str = "model",
         **more: Any,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from state_fakes import GEOMETRY
-from state_steps import CONTEXT, KEY, OTHER, TEXT, Make, answer, codes, places, read, write_state
+from state_steps import CONTEXT, KEY, OTHER, RAM, TEXT, Make, answer, codes, places, read, write_state
 
 from engine.generation import ReuseReason
 from engine.kv_geometry import KvGeometry
@@ -183,6 +183,31 @@ class TestPlaces:
         store.wait()
         kept = places(make())
         assert list(kept) == ["d", "c"]
+
+    def test_less_memory_sends_everything_to_disk_and_loses_nothing(
+        self, make: Make, slow_disk: threading.Event
+    ) -> None:
+        store = make(slots=1)
+        names = [f"chat {number}" for number in range(12)]
+        for number, name in enumerate(names):
+            answer(store, name, [number, *TEXT[:100]])
+        store.limit(ram_budget=0, disk_budget=None)
+        assert set(places(store)) == set(names)
+        slow_disk.set()
+        store.wait()
+        assert places(store) == {**dict.fromkeys(names, "disk"), names[-1]: "pool"}
+
+    def test_what_is_too_much_for_a_slow_disk_is_lost_oldest_first(
+        self, make: Make, slow_disk: threading.Event
+    ) -> None:
+        """When other programs take the memory, many states have to leave it at once."""
+        free = [RAM]
+        store = make(slots=1, ram=lambda _taken: free[0])
+        for number in range(12):
+            answer(store, f"chat {number}", [number, *TEXT[:100]])
+        free[0] = 0
+        assert list(places(store)) == [f"chat {number}" for number in (11, 10, 9, 8, 7)]
+        slow_disk.set()
 
     def test_a_copy_in_memory_is_written_again_when_its_file_had_to_make_room(
         self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
