@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import card_packages
 import system_libraries
 from virtual_environment import Environment, SetupError, say, tail
 
@@ -43,6 +44,7 @@ def open_window(model: Path | None) -> int:
         )
     model = _absolute(model)
     environment = _environment(["gguf"])
+    card_packages.provide(environment)
     _provide_libraries(environment, platforms)
     path = model or _starter(environment)
     return call([environment.python, "-m", "app", path], environment.variables())
@@ -54,6 +56,7 @@ def ask(model: Path | None, question: str) -> int:
         raise SetupError("The question is empty: write it after --ask, in quotes.", exit_code=2)
     model = _absolute(model)
     environment = _environment(["gguf"])
+    card_packages.provide(environment)
     path = model or _starter(environment)
     options = () if model else STARTER_OPTIONS
     limit = "" if model else f" in at most {STARTER_TOKENS} tokens"

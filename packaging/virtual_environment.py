@@ -13,9 +13,10 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 # Installed first and alone: another package asked before it would let pip choose a release, and the newest
@@ -171,7 +172,14 @@ class Environment:
         # Without a build environment of its own, so that it also works offline, after a move of the checkout.
         self._pip("the other packages", ["--no-build-isolation", "--editable", project, TORCH])
 
-    def _pip(self, what: str, arguments: list[str]) -> None:
+    def install(self, what: str, arguments: list[str], *, variables: Mapping[str, str] | None = None) -> None:
+        """Into an environment that is prepared. variables: for this alone. Raises SetupError."""
+        with self._alone():
+            self._pip(what, arguments, variables or {})
+
+    def _pip(
+        self, what: str, arguments: list[str], variables: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         say(f"Installing {what} ...")
         command = [str(self.python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         command += ["--progress-bar", "off", *arguments]
@@ -180,7 +188,7 @@ class Environment:
             returncode = subprocess.call(
                 command,
                 cwd=self.root,
-                env=self.variables(),
+                env={**self.variables(), **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

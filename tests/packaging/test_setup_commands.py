@@ -42,6 +42,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(setup_commands, "_environment", lambda extras: environment)
     monkeypatch.setattr(setup_commands, "_provide_libraries", lambda *_: None)
     monkeypatch.setattr(setup_commands, "_provide_compiler", lambda _: None)
+    monkeypatch.setattr(setup_commands.card_packages, "provide", lambda _: None)
     monkeypatch.setattr(setup_commands, "_starter", lambda _: Path("/cache/starter.gguf"))
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
