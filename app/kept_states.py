@@ -106,9 +106,9 @@ class KeptStatesSession(QObject):
         self._worker.limit_states(ram_bytes=ram_bytes, disk_bytes=disk_bytes)
 
         def shortened() -> KeptStates:
-            from engine.states.kv_folder import default_limit, shorten
+            from engine.states.kv_folder import limit_folder
 
-            shorten(self._folder, default_limit(self._folder) if disk_bytes is None else disk_bytes)
+            limit_folder(self._folder, disk_bytes)
             return measure(self._folder)
 
         self._disk.run(

@@ -77,6 +77,15 @@ def used_bytes(root: Path) -> int:
     return sum(file.num_bytes for file in kept_files(root, _FILE_NAME))
 
 
+def limit_folder(root: Path, limit_bytes: int | None) -> None:
+    """Holds the folder to this from now on (None: the default limit), also what is just being written into it
+    by whatever load. Needs no model.
+    """
+    writer = writer_of(root)
+    writer.limit_bytes = default_limit(root) if limit_bytes is None else limit_bytes
+    shorten(root, writer.limit_bytes)
+
+
 def shorten(root: Path, limit_bytes: int) -> None:
     """Removes what was used least recently until the rest is within the limit. A file that is being read, or
     can't be removed, stays. Needs no model.
@@ -96,15 +105,15 @@ class KvFolder:
     """What is kept on disk of one model's conversations. To be used from one thread."""
 
     def __init__(self, root: Path, key: KvKey, *, context: int, limit_bytes: int | None = None) -> None:
-        """Touches nothing; the folder is made when something is written into it. context: tokens. A limit of
-        0 keeps nothing, and that is not told; None is the default one.
+        """Touches nothing; the folder is made when something is written into it. context: tokens. The limit
+        is the folder's, whoever writes into it; 0 keeps nothing, and that is not told; None is the default.
         """
         self.root = root
         self._key = key
         self._own = _digest(key.as_json())
         self._context = context
-        self._limit = default_limit(root) if limit_bytes is None else limit_bytes
         self._writer = writer_of(root)
+        self._writer.limit_bytes = default_limit(root) if limit_bytes is None else limit_bytes
         self._notices: list[Notice] = []
 
     @property
@@ -118,8 +127,11 @@ class KvFolder:
 
     def limit(self, num_bytes: int | None) -> None:
         """Hold the folder to this from now on, as when it was made."""
-        self._limit = default_limit(self.root) if num_bytes is None else num_bytes
-        shorten(self.root, self._limit)
+        limit_folder(self.root, num_bytes)
+
+    @property
+    def _limit(self) -> int:
+        return self._writer.limit_bytes
 
     @property
     def geometry(self) -> KvGeometry:
@@ -271,6 +283,7 @@ class KvFolder:
         folder = shown(self.root)
         if error is None:
             self._writer.has_failed = False
+            shorten(self.root, self._limit)  # it may be another than when the write began
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             self._tell_once(f"the disk of {folder} is full", "Free some space there.")
         else:

@@ -128,6 +128,7 @@ class KvWriter:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # held while a file appears or goes
+        self.limit_bytes = 0  # for all files of the folder
         self.stuck: list[Path] = []  # files that could not be removed
         self.notices: list[Notice] = []  # of what could not be written; a store may be gone by then
         self.has_failed = False  # the last write did; that is told once

@@ -323,6 +323,7 @@ class Conversations(RuleBasedStateMachine):
         home.backend.prefill(ids, sequence, home.ledger.pool)
         window = KvFolder(self.folder.root, KEY, context=CONTEXT, limit_bytes=DISK_BYTES)
         window._writer = KvWriter()
+        window._writer.limit_bytes = DISK_BYTES
         window.write(name, array("I", ids), home.ledger.read(sequence), used_ns=time.time_ns())
         window.wait()
 

@@ -21,7 +21,7 @@ from engine.generation import ReuseReason
 from engine.kv_geometry import KvGeometry
 from engine.states import kv_folder
 from engine.states.kv_file import KvFileError, write_kv_file
-from engine.states.kv_folder import KvFolder, forget_conversation
+from engine.states.kv_folder import KvFolder, forget_conversation, limit_folder
 from engine.states.kv_writer import pending_bytes, writer_of
 from engine.weights.part_file import PartFile
 
@@ -258,6 +258,25 @@ class TestSlowDisk:
         assert places(store) == {"b": "pool", "a": "pool", "c": "ram"}
         store.close()
         assert answer(make(), "a", [1, *TEXT[:170]]).reused == 161
+
+    @pytest.mark.parametrize("loaded", [True, False])
+    def test_a_limit_that_is_lowered_meanwhile_holds_for_what_is_being_written(
+        self, make: Make, tmp_path: Path, slow_disk: threading.Event, loaded: bool
+    ) -> None:
+        """Where nothing is to be kept any more, nothing appears either; with and without a model."""
+        store = make()
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+        store.close()
+        while not list((tmp_path / "states").glob("*.part")):
+            writer_of(tmp_path / "states").wait_for_a_file(0.01)
+        if loaded:
+            make().limit(ram_budget=0, disk_budget=0)
+        else:
+            limit_folder(tmp_path / "states", 0)
+        slow_disk.set()
+        store.wait()
+        assert list((tmp_path / "states").iterdir()) == []
 
     def test_a_state_that_is_being_written_at_the_end_is_not_written_twice(
         self, make: Make, tmp_path: Path, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
