@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from engine.errors import OutOfMemoryError
+from engine.weights.mapped_files import mapped_bytes
 
 RESERVE_BYTES = 256 * 2**20
 """Left to everything else: activations, the window, the system."""
@@ -21,7 +23,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def available_bytes() -> int:
     """Memory that can be had without swapping, within the limits of container and process."""
-    found = (int(psutil.virtual_memory().available), _cgroup_available(), _process_available())
+    found = (_system_available(), _cgroup_available(), _process_available())
     return min(available for available in found if available is not None)
 
 
@@ -78,15 +80,24 @@ def mebibytes(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:,.0f} MiB"
 
 
+def _system_available() -> int:
+    """Linux counts files as free that are mapped; the others don't."""
+    available = int(psutil.virtual_memory().available)
+    return max(0, available - mapped_bytes()) if sys.platform.startswith("linux") else available
+
+
 def _cgroup_available() -> int | None:
-    """What a container's limit (cgroup v2) leaves; files that were only cached count as free."""
+    """What a container's limit (cgroup v2) leaves; files that were only cached, and are not in use, count as
+    free. Those in use are taken to be among the active ones, as far as these go.
+    """
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         if limit == "max":
             return None
         used = int((_CGROUP / "memory.current").read_text())
         stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-        return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+        in_use = max(0, mapped_bytes() - int(stat.get("active_file", 0)))
+        return max(0, int(limit) - used + max(0, int(stat.get("inactive_file", 0)) - in_use))
     except (OSError, ValueError):
         return None  # no cgroup v2, or not ours to read: the system's figure stands alone
 

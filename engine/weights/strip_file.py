@@ -16,7 +16,6 @@ would not lie as vectors want it, is read into memory.
 from __future__ import annotations
 
 import json
-import mmap
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.checkpoints.foreign_files import parse_json_object, shown
 from engine.errors import ModelFileError
+from engine.weights.mapped_files import map_of
 from engine.weights.part_file import lock_for_reading
 from engine.weights.safetensors_header import StoredTensor, read_header
 from engine.weights.strips import Bits, Group, Strip
@@ -113,7 +113,7 @@ class StripFile:
         except BaseException:
             self.close()
             raise
-        self._map = _map_of(self._file)
+        self._map = map_of(self._file)
         names = [name.rpartition("/")[::2] for name in in_data_order(self._entries)]
         self.in_order = tuple(name for name, part in names if part == "codes")
         self.strips = frozenset(self.in_order)
@@ -224,14 +224,6 @@ class StripFile:
         self._file.read_into(memoryview(raw), stored.start)
         parts = (raw[at : at + CHECKSUM_BYTES] for at in range(0, len(raw), CHECKSUM_BYTES))
         return [int.from_bytes(part, "little") for part in parts]
-
-
-def _map_of(file: WeightFile) -> mmap.mmap | None:
-    """The whole file; None where the system doesn't map it, or it has become shorter."""
-    try:
-        return mmap.mmap(file.handle.fileno(), file.size, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError, OverflowError):
-        return None
 
 
 def _check_metadata(header: str, key: StripKey, file: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -10,6 +12,8 @@ import torch
 from engine.cpu import memory
 from engine.cpu.memory import failed_allocations_told
 from engine.errors import OutOfMemoryError
+from engine.weights.mapped_files import map_of
+from engine.weights.weight_file import WeightFile
 
 GIB = 2**30
 
@@ -41,6 +45,42 @@ def test_a_containers_limit_counts_and_cached_files_are_free(
 def test_the_system_counts_when_it_has_less(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system_has(GIB, monkeypatch)
     assert memory.available_bytes() == GIB
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> Iterator[int]:
+    """The bytes of a file that lies in memory, which the system counts as free."""
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(GIB // 2**10))
+    os.truncate(path, GIB // 4)
+    file = WeightFile(path)
+    whole = map_of(file)
+    file.close()
+    assert whole is not None
+    yield GIB // 4
+    del whole
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others don't count them as free")
+def test_weights_that_are_mapped_are_no_free_memory(
+    cgroup: Path, mapped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system_has(GIB, monkeypatch)
+    assert memory.available_bytes() == GIB - mapped
+    system_has(mapped - 1, monkeypatch)
+    assert memory.available_bytes() == 0
+
+
+@pytest.mark.parametrize(
+    ("active", "left"), [(0, GIB + GIB // 4), (GIB // 8, GIB + 3 * GIB // 8), (GIB, 3 * GIB // 2)]
+)
+def test_a_container_counts_mapped_files_as_free_where_they_are_not_active(
+    active: int, left: int, cgroup: Path, mapped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system_has(100 * GIB, monkeypatch)
+    with (cgroup / "memory.stat").open("a") as stat:
+        stat.write(f"active_file {active}\n")
+    assert memory.available_bytes() == left
 
 
 @pytest.mark.parametrize("limit", ["max\n", "nonsense"])

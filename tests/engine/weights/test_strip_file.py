@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from engine.checkpoints.foreign_files import file_error
+from engine.weights.mapped_files import mapped_bytes
 from engine.weights.part_file import remove_unused
 from engine.weights.strip_file import DTYPES, StripFile, StripFileError, StripKey
 from engine.weights.strip_writer import StripFileWriter
@@ -356,6 +357,20 @@ def test_where_the_system_maps_nothing_files_are_read(
     mapped = read(path)
     monkeypatch.setattr(mmap, "mmap", refuse)
     assert read(path) == mapped
+
+
+def test_what_is_mapped_is_counted_until_the_last_of_it_is_gone(tmp_path: Path) -> None:
+    before = mapped_bytes()
+    path = write(tmp_path / "made.safetensors", {"s": random_strip(64, 256)})
+    file = StripFile(path, KEY)
+    strip = file.read_strip("s")
+    file.close()
+    assert mapped_bytes() == before + path.stat().st_size
+    part = strip.codes[1:]
+    del strip
+    assert mapped_bytes() > before
+    del part
+    assert mapped_bytes() == before
 
 
 def test_mapped_strips_keep_their_file_from_being_removed(tmp_path: Path) -> None:
