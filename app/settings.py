@@ -8,8 +8,8 @@ they are, so that going back to an older version for a day loses nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,23 @@ def load_settings(path: Path) -> LoadedSettings:
     if not isinstance(data, dict):
         return _defaults(_damaged(path))
 
-    values: dict[str, Any] = {}
-    bad: list[str] = []
-    for name, read in _READERS.items():
-        if name in data:
-            try:
-                values[name] = read(data[name])
-            except (ValueError, TypeError):
-                bad.append(name)
-    known = {*_READERS, "version"}
-    values["unknown"] = {name: value for name, value in data.items() if name not in known}
+    values, bad = _read(data)
     return LoadedSettings(Settings(**values), (_bad_values(path, bad),) if bad else ())
+
+
+def save_changes(path: Path, settings: Settings, names: Collection[str]) -> None:
+    """Write the fields with these names; what another window has written into others meanwhile stays. Where
+    no settings can be read any more, all are written. Raises OSError.
+    """
+    latest = settings
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        data = None
+    if isinstance(data, dict):
+        values, _ = _read(data)
+        latest = replace(settings, **values)
+    save_settings(path, replace(latest, **{name: getattr(settings, name) for name in names}))
 
 
 def save_settings(path: Path, settings: Settings) -> None:
@@ -107,6 +113,21 @@ def save_settings(path: Path, settings: Settings) -> None:
         "state_disk_bytes": settings.state_disk_bytes,
     }
     write_whole(path, json.dumps(values, indent=2) + "\n")
+
+
+def _read(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The fields that can be used, and the names of those that can't."""
+    values: dict[str, Any] = {}
+    bad: list[str] = []
+    for name, read in _READERS.items():
+        if name in data:
+            try:
+                values[name] = read(data[name])
+            except (ValueError, TypeError):
+                bad.append(name)
+    known = {*_READERS, "version"}
+    values["unknown"] = {name: value for name, value in data.items() if name not in known}
+    return values, bad
 
 
 def _text(value: Any) -> str:

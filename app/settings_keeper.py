@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from app.operations import BackgroundRunner
-from app.settings import Settings, save_settings
+from app.settings import Settings, save_changes
 from engine.notices import Notice
 
 
 class SettingsKeeper:
     """Changes show at once in `current`. Those made while the file is being written are written together
-    after it.
+    after it. Only what was changed here is written: another window may have changed the rest.
     """
 
     def __init__(
@@ -24,14 +24,15 @@ class SettingsKeeper:
         self._path = path
         self._runner = runner
         self._on_error = on_error
-        self._saved: Settings | None = settings  # on disk or on its way there; None: the last write failed
+        self._unsaved: set[str] = set()  # fields that are not known to be on disk as they are here
         self._writing = False
         self._failure_told = False  # until a write succeeds: every change would tell it anew
         self._closed = False
 
     def change(self, **changes: Any) -> None:
         """Change fields by name."""
-        self.current = replace(self.current, **changes)
+        before, self.current = self.current, replace(self.current, **changes)
+        self._unsaved |= {name for name in changes if getattr(before, name) != getattr(self.current, name)}
         if not self._writing:
             self._save()
 
@@ -41,19 +42,19 @@ class SettingsKeeper:
         self._closed = True
 
     def _save(self) -> None:
-        if self._closed or self.current == self._saved:
+        if self._closed or not self._unsaved:
             return
-        settings = self.current
+        settings, names = self.current, frozenset(self._unsaved)
         self._writing = True
-        self._saved = settings
         self._runner.run(
-            lambda: save_settings(self._path, settings),
-            self._on_written,
+            lambda: save_changes(self._path, settings, names),
+            lambda _: self._on_written(settings, names),
             self._on_failed,
             doing="saving the settings",
         )
 
-    def _on_written(self, _: None) -> None:
+    def _on_written(self, settings: Settings, names: frozenset[str]) -> None:
+        self._unsaved -= {name for name in names if getattr(settings, name) == getattr(self.current, name)}
         self._writing = False
         self._failure_told = False
         self._save()
@@ -61,7 +62,6 @@ class SettingsKeeper:
     def _on_failed(self, notice: Notice) -> None:
         # Tried again with the next change, not at once: a full disk stays full.
         self._writing = False
-        self._saved = None
         if not self._failure_told:
             self._failure_told = True
             self._on_error(notice)

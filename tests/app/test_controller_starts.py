@@ -218,7 +218,7 @@ def test_settings_that_cannot_be_saved_are_told_and_still_hold(
         raise OSError(28, "No space left on device", str(app_paths.settings_file))
 
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("app.settings_keeper.save_settings", full)
+        full_disk.setattr("app.settings_keeper.save_changes", full)
         told = QSignalSpy(controller.notice_raised)
         for threads in (3, 2):
             controller.update_settings(threads=threads)

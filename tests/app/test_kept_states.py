@@ -153,6 +153,19 @@ def test_limits_are_remembered_and_every_load_is_given_them(
     ]
 
 
+def test_another_window_does_not_take_back_what_was_chosen(qtbot, make_controller, app_paths) -> None:
+    chooses, other = make_controller(), make_controller()
+    for controller in (chooses, other):
+        start(qtbot, controller, model=None)
+    with qtbot.waitSignal(chooses.kept_states_measured):
+        chooses.limit_kept_states(ram_bytes=0, disk_bytes=10**9)
+    other.update_settings(live_panel=True)
+    assert chooses.shutdown()
+    assert other.shutdown()
+    settings = load_settings(app_paths.settings_file).settings
+    assert (settings.state_ram_bytes, settings.state_disk_bytes, settings.live_panel) == (0, 10**9, True)
+
+
 def test_a_lower_limit_holds_at_once_for_files_and_for_the_model_that_is_loaded(
     qtbot, controller, script, kept_files: int, app_paths
 ) -> None:

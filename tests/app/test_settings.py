@@ -21,6 +21,7 @@ from app.settings import (
     Settings,
     Theme,
     load_settings,
+    save_changes,
     save_settings,
     with_recent_model,
 )
@@ -164,6 +165,22 @@ def test_keys_of_a_newer_version_outlive_a_day_with_this_one(path: Path) -> None
     save_settings(path, replace(loaded.settings, theme=Theme.DARK))
     data = json.loads(path.read_text())
     assert (data["wallpaper"], data["theme"]) == ("sea", "dark")
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[1, 2]"], ids=["gone", "cut off", "list"])
+def test_what_another_window_has_changed_stays(path: Path, content: bytes | None) -> None:
+    """Unless its file can't be read any more: then everything is written."""
+    save_settings(path, replace(FULL, theme=Theme.LIGHT, state_disk_bytes=0))
+    mine = replace(FULL, theme=Theme.SYSTEM, context_tokens=64, threads=1)
+    save_changes(path, mine, {"theme", "context_tokens"})
+    assert load_settings(path).settings == replace(
+        FULL, theme=Theme.SYSTEM, context_tokens=64, state_disk_bytes=0
+    )
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    save_changes(path, mine, {"theme"})
+    assert load_settings(path).settings == mine
 
 
 json_values = st.recursive(
