@@ -141,6 +141,7 @@ class _Filled:
     def close(self) -> None:
         self._given_up.set()
         self._pool.shutdown(cancel_futures=True)
+        self._coming.clear()  # a reading that was ended lies there with its stack, which leads back here
         self.file.close()
 
     def read(self, name: str, count: int) -> Sequence[Strip] | None:
