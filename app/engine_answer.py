@@ -88,10 +88,14 @@ class EngineAnswer:
 
     def _explained(self, stats: PrefillStats) -> PrefillStats:
         """Only here it is known that the beginning of the prompt differs because other messages are left
-        out of it.
+        out of it, and which conversation is a new one.
         """
-        rewritten = self._cut_anew and stats.reason is ReuseReason.HISTORY_REWRITTEN
-        return replace(stats, reason=ReuseReason.CONTEXT_POLICY) if rewritten else stats
+        if self._cut_anew and stats.reason is ReuseReason.HISTORY_REWRITTEN:
+            return replace(stats, reason=ReuseReason.CONTEXT_POLICY)
+        goes_on = any(message.role == "assistant" for message in self._command.messages)
+        if goes_on and stats.reason is ReuseReason.NEW:
+            return replace(stats, reason=ReuseReason.NOT_KEPT)
+        return stats
 
     def finish_cancelled(self) -> None:
         """For an answer that was stopped where the engine had nothing to return: before or during the

@@ -28,6 +28,7 @@ class ReuseReason(StrEnum):
     HISTORY_REWRITTEN = "history-rewritten"  # the prompt differs from what was cached, see `diverged_at`
     OTHER_MODEL = "other-model"  # what was cached is of a model that isn't loaded now
     EVICTED = "evicted"  # it had to make room, or what was kept on disk can't be read
+    NOT_KEPT = "not-kept"  # it was answered before, but nothing is known any more of what was cached then
     CONTEXT_POLICY = "context-policy"  # the oldest turns were left out, so what follows them moved
 
 

@@ -40,6 +40,7 @@ def _short_reason(stats: AnswerStats) -> str:
         ReuseReason.HISTORY_REWRITTEN.value: f"history rewritten{at}",
         ReuseReason.OTHER_MODEL.value: "other model",
         ReuseReason.EVICTED.value: "had to make room",
+        ReuseReason.NOT_KEPT.value: "it was not kept",
         ReuseReason.CONTEXT_POLICY.value: "oldest messages left out",
     }.get(stats.reuse_reason, "")
 
@@ -59,6 +60,9 @@ def _long_reason(stats: AnswerStats) -> str:
         ReuseReason.OTHER_MODEL.value: "What was kept of it is another model's, so it was read again.",
         ReuseReason.EVICTED.value: (
             "What was kept of it had to make room for other conversations, so it was read again."
+        ),
+        ReuseReason.NOT_KEPT.value: (
+            "What was computed of this conversation before is not kept any more, so it was read again."
         ),
         ReuseReason.CONTEXT_POLICY.value: (
             "The oldest messages were left out, so what follows them had to be read again."

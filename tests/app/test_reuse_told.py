@@ -135,3 +135,19 @@ def test_a_fork_reads_only_what_is_new_when_its_original_is_deleted(qtbot, worke
     prefill = ended.args[1].prefill
     assert (prefill.reused, prefill.reason) == (shared, None)
     assert 0 < prefill.tokens - shared < 30, "the new question, and what the template puts around it"
+
+
+def test_an_old_conversation_of_which_nothing_is_kept_is_not_called_new(qtbot, worker: EngineWorker) -> None:
+    """As after a removal of all that is kept, or where nothing is to be kept."""
+    messages = [message("user", "The password is kestrel. Keep it.")]
+    reasons = []
+    for _ in range(2):
+        command = GenerateCommand("chat", tuple(messages), SamplingParams(), max_new_tokens=6)
+        with qtbot.waitSignal(worker.answer_finished, timeout=WAIT_MS) as ended:
+            worker.generate(command)
+        finished = ended.args[1]
+        assert finished.prefill.reused == 0
+        reasons.append(finished.prefill.reason)
+        messages += [message("assistant", finished.text or "…"), message("user", "And then?")]
+        worker.forget_all()
+    assert reasons == [ReuseReason.NEW, ReuseReason.NOT_KEPT]

@@ -27,6 +27,7 @@ def test_what_was_reused_is_said_of_every_prompt_that_was_read() -> None:
         ("history-rewritten", None, "history rewritten", "read again"),
         ("other-model", None, "other model", "another model's"),
         ("evicted", None, "had to make room", "make room for other"),
+        ("not-kept", None, "it was not kept", "not kept any more"),
         ("context-policy", 7, "oldest messages left out", "left out"),
     ],
 )
