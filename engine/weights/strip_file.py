@@ -9,8 +9,8 @@ decay, not against forgery.
 Strips are mapped, so that a load takes no copy of what the system's cache holds anyway. `weight_file` says
 why the files of a model are not; these are ours: replaced and removed, but never changed. Before it is given
 away each piece is read through a small buffer to check it, so that a disk that fails or a file that was cut
-short is an error here, and not the end of the process at the first use of the map. What can't be mapped, or
-would not lie as vectors want it, is read into memory.
+short is an error here, and not the end of the process at the first use of the map. What can't be mapped, is
+better not mapped (see `mapped_files`), or would not lie as vectors want it, is read into memory.
 """
 
 from __future__ import annotations
