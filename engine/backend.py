@@ -28,6 +28,9 @@ class Cache(Protocol):
     def truncate(self, length: int) -> None:
         """Forget every token from `length` on; 0 <= length <= self.length. Takes no time, frees no memory."""
 
+    def close(self) -> None:
+        """Frees the memory; nothing may be called any more."""
+
 
 @dataclass
 class Sequence:
@@ -139,4 +142,9 @@ class Backend(Protocol):
         """`decode` for one id, `prefill` for several, behind the tokens that `cache` holds.
 
         Raises what they raise, OutOfMemoryError also when the cache can't grow.
+        """
+
+    def close(self) -> None:
+        """Gives back what the device holds for it; nothing may be called any more. Doing it twice does
+        nothing.
         """

@@ -34,17 +34,19 @@ def open_states(
     ram_budget: int | None = None,
     disk_budget: int | None = None,
     root: Path | None = None,
+    fallback: Backend | None = None,
 ) -> StateStore:
     """The states of a model on its backend, and those that earlier runs of the program left on disk.
 
     model, numerics: see `KvKey`; a model of "" keeps nothing on disk. context: tokens. The budgets
     (bytes) are of what is not in the pool; None: the default. root: the folder
-    of the files; None: in the person's data folder. Takes no memory and reads no file yet.
+    of the files; None: in the person's data folder. fallback: what computes states that the pool has no room
+    for; None: the backend itself. Takes no memory and reads no file yet.
     """
     geometry = KvGeometry.of(backend.spec, kv)
     pages = pages_for(context)
 
-    def new_home(num_states: int) -> Home:
+    def new_home(backend: Backend, num_states: int) -> Home:
         return Home(backend, PageLedger(backend.new_pool(geometry, num_states * pages)))
 
     key = KvKey(model, numerics, geometry)
@@ -52,9 +54,9 @@ def open_states(
     if model:
         folder = KvFolder(root or default_root(), key, context=context, limit_bytes=disk_budget)
     return StateStore(
-        new_home(slots),
+        new_home(backend, slots),
         slots=slots,
-        new_fallback=lambda: new_home(1),
+        new_fallback=lambda: new_home(backend if fallback is None else fallback, 1),
         folder=folder,
         ram_budget=default_ram_budget if ram_budget is None else ram_budget,
     )

@@ -191,6 +191,7 @@ class Engine:
         """
         if self._backend is not None:
             self._states.close()
+            self._backend.close()
             self._backend = None
             release_memory()
 
@@ -268,12 +269,12 @@ def _log_probabilities(backend: Backend, ids: Sequence[int]) -> Iterator[float]:
     """Of each token after the first. Only a block's logits exist at a time."""
     import torch
 
-    cache = backend.new_cache()
-    for first in range(0, len(ids) - 1, _SCORE_BLOCK):
-        block = ids[first : min(first + _SCORE_BLOCK, len(ids) - 1)]
-        following = torch.tensor(ids[first + 1 : first + 1 + len(block)])
-        with torch.inference_mode():
-            logits = backend.forward(block, cache, all_logits=True)
-            check_finite(logits)
-            chosen = logits.gather(1, following[:, None])[:, 0] - logits.logsumexp(-1)
-        yield from chosen.tolist()
+    with closing(backend.new_cache()) as cache:
+        for first in range(0, len(ids) - 1, _SCORE_BLOCK):
+            block = ids[first : min(first + _SCORE_BLOCK, len(ids) - 1)]
+            following = torch.tensor(ids[first + 1 : first + 1 + len(block)])
+            with torch.inference_mode():
+                logits = backend.forward(block, cache, all_logits=True)
+                check_finite(logits)
+                chosen = logits.gather(1, following[:, None])[:, 0] - logits.logsumexp(-1)
+            yield from chosen.tolist()

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.answering import check_finite
 from engine.backend import Backend
 from engine.calibration_text import calibration_text
+from engine.card_loading import card_for, load_on_card
 from engine.checkpoints.model_folder import ModelFolder
 from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
@@ -22,6 +23,8 @@ from engine.conversation_states import open_states
 from engine.cpu import code_ir, kv_ir, strip_ir, swiglu_ir
 from engine.cpu.compiler import begin_compiling
 from engine.cpu.memory import RESERVE_BYTES, available_bytes, check_weights_fit
+from engine.cuda.availability import NoCard
+from engine.cuda.driver import CardInfo
 from engine.errors import Cancelled
 from engine.kv_geometry import KvFormat
 from engine.model_summary import ModelSummary
@@ -35,7 +38,7 @@ from engine.templates.chat_template import ChatTemplate
 from engine.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from engine.weights.packing import has_native_strips
 from engine.weights.quantise import QUANTISER_VERSION
-from engine.weights.sizes import weight_bytes
+from engine.weights.sizes import MatrixCounts, weight_bytes
 from engine.weights.strip_cache import StripCache, default_root
 from engine.weights.strip_file import StripKey
 from engine.weights.strip_shelf import StripShelf
@@ -87,7 +90,8 @@ def _load(
 ) -> LoadedModel:
     on_progress(LoadProgress(LoadStage.OPEN))
     begin_runtime()
-    resolved, notices = _resolve(folder, config, cancel)
+    card = card_for(config.device)
+    resolved, notices = _resolve(folder, config, card, cancel)
     tokenizer = load_tokenizer(folder.tokenizer)
     template = ChatTemplate(folder.chat_template, tokenizer, adds_missing_bos=folder.kind == "gguf")
     _stop_if(cancel)
@@ -104,11 +108,30 @@ def _load(
 
         ids = _calibration_ids(folder, resolved.weights, tokenizer)
         shelf = begin_shelf(ids) if packed else None  # what is kept is read beside all that follows
-        backend = _load_backend(
+        cpu = _load_backend(
             folder, resolved, calibration_ids=ids, shelf=shelf, on_progress=on_progress, cancel=cancel
         )
+    backend: Backend = cpu
+    if resolved.device == "cuda":
+        on_card, card_notices = load_on_card(
+            cpu,
+            activations=resolved.activations,
+            context=resolved.context,
+            vram_budget=config.vram_budget,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        notices += card_notices
+        if on_card is None:
+            resolved = replace(resolved, device="cpu")
+        else:
+            backend = on_card
     on_progress(LoadProgress(LoadStage.CHECK))
-    check_notices = _self_check(backend, resolved.kv, cancel)
+    try:
+        check_notices = _self_check(backend, resolved.kv, cancel)
+    except BaseException:
+        backend.close()
+        raise
     keep_states = config.keep_states and model_identity(folder) == model  # else they changed meanwhile
     states = open_states(
         backend,
@@ -120,10 +143,11 @@ def _load(
         ram_budget=config.state_ram_budget,
         disk_budget=config.state_disk_budget,
         root=config.states_folder,
+        fallback=cpu,
     )
-    told = (*folder.notices, *tokenizer.notices, *notices, *backend.notices, *check_notices)
+    told = (*folder.notices, *tokenizer.notices, *notices, *cpu.notices, *check_notices)
     return LoadedModel(
-        summary=_summary(folder, resolved, backend, told),
+        summary=_summary(folder, resolved, backend, told, cpu.counts),
         config=resolved,
         tokenizer=tokenizer,
         template=template,
@@ -140,14 +164,22 @@ def _has_strips(folder: ModelFolder) -> bool:
 
 
 def _resolve(
-    folder: ModelFolder, config: EngineConfig, cancel: threading.Event | None
+    folder: ModelFolder,
+    config: EngineConfig,
+    card: CardInfo | NoCard | None,
+    cancel: threading.Event | None,
 ) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
     """What the load is going to do. Raises OutOfMemoryError where strips don't fit."""
     sizes = weight_bytes(folder.spec, folder.parameters, folder.tensors.tensors(), group=weight_group(config))
     _let_states_be_written(_WIDENED * sizes.native, cancel)
     has_strips = _has_strips(folder)
     resolved, notices = resolve_config(
-        config, folder.spec, sizes=sizes, available=available_bytes(), stored_packed=has_strips
+        config,
+        folder.spec,
+        sizes=sizes,
+        available=available_bytes(),
+        card=card,
+        stored_packed=has_strips,
     )
     if resolved.weights != "native" or has_strips:
         check_weights_fit(sizes.of(resolved.weights), _FORMS[resolved.weights])
@@ -193,7 +225,11 @@ def _load_backend(
 
 
 def _summary(
-    folder: ModelFolder, config: ResolvedConfig, backend: CpuBackend, notices: Sequence[Notice]
+    folder: ModelFolder,
+    config: ResolvedConfig,
+    backend: Backend,
+    notices: Sequence[Notice],
+    matrices: MatrixCounts | None,
 ) -> ModelSummary:
     return ModelSummary(
         path=folder.path,
@@ -210,7 +246,7 @@ def _summary(
         sampling_defaults=folder.sampling_defaults,
         notices=tuple(notices),
         weights=config.weights,
-        matrices=backend.counts,
+        matrices=matrices,
     )
 
 
@@ -238,11 +274,12 @@ def _shelf(
 
 def _numerics(config: ResolvedConfig, calibration_ids: Sequence[int]) -> str:
     """What keys and values are computed with, in words that change when the numbers do."""
+    computed = f"{config.activations} activations" + (", on a card" if config.device == "cuda" else "")
     if config.weights == "native":
-        return f"native weights, {config.activations} activations"
+        return f"native weights, {computed}"
     return (
         f"{config.weights} weights in groups of {config.weight_group}, quantiser {QUANTISER_VERSION}, "
-        f"calibration {_digest(calibration_ids) or 'none'}, {config.activations} activations"
+        f"calibration {_digest(calibration_ids) or 'none'}, {computed}"
     )
 
 
@@ -275,8 +312,8 @@ def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event |
 
     vocab_size = backend.spec.vocab_size
     ids = [(2 * i + 1) * vocab_size // (2 * _CHECK_TOKENS) for i in range(_CHECK_TOKENS)]
-    cache = backend.new_cache(kv_format)
-    logits = torch.stack([backend.forward([token], cache, cancel=cancel) for token in ids])
+    with closing(backend.new_cache(kv_format)) as cache:
+        logits = torch.stack([backend.forward([token], cache, cancel=cancel) for token in ids])
     check_finite(logits)
     if vocab_size > 1 and len(set(logits.argmax(-1).tolist())) == 1:
         return (

@@ -7,8 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from engine.config import Activations, EngineConfig, WeightFormat, WeightGroup
+from engine.config import Activations, ActivationsChoice, EngineConfig, WeightFormat, WeightGroup
 from engine.cpu.memory import RESERVE_BYTES
+from engine.cuda.availability import NoCard
+from engine.cuda.driver import CardInfo
 from engine.errors import SettingError
 from engine.kv_geometry import KvFormat
 from engine.models.spec import ModelSpec
@@ -32,7 +34,7 @@ _LEAST = {
 class ResolvedConfig:
     """What holds for one loaded model; nothing is left to be decided."""
 
-    device: Literal["cpu"]
+    device: Literal["cpu", "cuda"]
     weights: WeightFormat
     weight_group: WeightGroup
     kv: KvFormat
@@ -48,29 +50,31 @@ def resolve_config(
     *,
     sizes: WeightBytes,
     available: int,
+    card: CardInfo | NoCard | None,
     stored_packed: bool = False,
 ) -> tuple[ResolvedConfig, tuple[Notice, ...]]:
-    """Raises SettingError for what this version can't do or what makes no sense.
+    """Raises SettingError for what makes no sense.
 
-    sizes: of the model's weights in each format. available: bytes of memory that are free. stored_packed: the
+    sizes: of the model's weights in each format. available: bytes of memory that are free. card: see
+    `engine.card_loading.card_for`. stored_packed: the
     files have most weights packed already.
     """
     check_config(config)
-    if config.device == "cuda":
-        raise SettingError(
-            "The device 'cuda' is not available: this version computes on the CPU.", "Choose 'cpu' or 'auto'."
-        )
+    on_card = isinstance(card, CardInfo)
     resolved = ResolvedConfig(
-        device="cpu",
+        device="cuda" if on_card else "cpu",
         weights=_weights(config, sizes, available),
         weight_group=weight_group(config),
         kv="int8" if config.kv == "auto" else config.kv,
-        activations="float" if config.activations == "auto" else config.activations,
+        activations=_activations(config.activations, on_card=on_card),
         context=_context(config.context, spec),
         slots=config.slots,
         threads=default_threads() if config.threads is None else config.threads,
     )
-    return resolved, tuple(_notices(config, resolved, stored_packed=stored_packed))
+    notices = _notices(config, resolved, stored_packed=stored_packed)
+    if isinstance(card, NoCard):
+        notices.append(card.as_notice())
+    return resolved, tuple(notices)
 
 
 def check_config(config: EngineConfig) -> None:
@@ -102,6 +106,15 @@ def _weights(config: EngineConfig, sizes: WeightBytes, available: int) -> Weight
     return "q8" if sizes.q8 <= available - RESERVE_BYTES else "q4"
 
 
+def _activations(choice: ActivationsChoice, *, on_card: bool) -> Activations:
+    """By itself what costs answers next to nothing: on the card two planes of 8 bits, which its integer
+    products read as they are.
+    """
+    if choice != "auto":
+        return choice
+    return "int8x2" if on_card else "float"
+
+
 def _notices(config: EngineConfig, resolved: ResolvedConfig, *, stored_packed: bool) -> list[Notice]:
     notices = []
     which = "Weights that the files don't hold packed" if stored_packed else "The weights"
@@ -120,14 +133,7 @@ def _notices(config: EngineConfig, resolved: ResolvedConfig, *, stored_packed: b
         notices.append(
             Notice("weight-group-unused", "The group of the weights has no effect: they are not packed.")
         )
-    if config.device == "auto":
-        notices.append(
-            Notice(
-                "device-cpu",
-                "The model runs on the CPU: this version uses no graphics card.",
-            )
-        )
-    if config.vram_budget is not None:
+    if config.vram_budget is not None and resolved.device == "cpu":
         notices.append(
             Notice("vram-budget-unused", "The VRAM budget has no effect: the model runs on the CPU.")
         )

@@ -45,6 +45,13 @@ def _set_user_folders(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(home))
 
 
+@pytest.fixture(autouse=True)
+def _no_card_but_for_its_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever computer they run on, tests compute on the CPU unless they say otherwise."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr("engine.cuda.availability.load_nvidia_library", lambda: None)
+
+
 @pytest.fixture(scope="session")
 def starter_model_path() -> Path:
     """SmolLM2-135M-Instruct as a GGUF file. Tests that use it carry the mark `real`."""

@@ -12,7 +12,7 @@ CODE = re.compile(r"[a-z]+(-[a-z]+)+|setting|tokenizer|fault|closing")
 
 
 def codes_in(tree: ast.AST) -> Iterator[str]:
-    """Codes of a module: `code = "..."` of a class, `Notice("...")`, `StoreError("...")`, `code="..."`."""
+    """Codes of a module: `code = "..."` of a class, `Notice("...")` and its like, `code="..."`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
@@ -22,7 +22,7 @@ def codes_in(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func).rsplit(".", 1)[-1]
             match node.args[:1]:
-                case [ast.Constant(value=str(code))] if called in ("Notice", "StoreError"):
+                case [ast.Constant(value=str(code))] if called in ("Notice", "NoCard", "StoreError"):
                     yield code
             for keyword in node.keywords:
                 match keyword:

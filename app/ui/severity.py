@@ -16,6 +16,8 @@ class Severity(Enum):
 # Something did not work.
 _ERRORS = frozenset(
     {
+        "card-fault",
+        "card-lost",
         "chat-template",
         "chat-template-limit",
         "compute-fault",
@@ -38,9 +40,11 @@ _INFOS = frozenset(
     {
         "answer-in-progress",
         "answer-saved",
+        "card-driver-missing",
+        "card-missing",
+        "card-too-old",
         "chat-template-chosen",
         "closing",
-        "device-cpu",
         "empty-message",
         "empty-title",
         "load-under-way",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ICON = 14
 _LEAST_DEVICE = 120  # pixels of its name
 # Notices that this line says for as long as they hold, so that no banner has to repeat them at every load.
-STANDING_CODES = frozenset({"device-cpu", "weights-packed"})
+STANDING_CODES = frozenset({"card-driver-missing", "card-missing", "card-too-old", "weights-packed"})
 
 
 class StatusLine(QWidget):
@@ -102,6 +102,6 @@ class StatusLine(QWidget):
 
 def device_sentence(summary: ModelSummary) -> str:
     """What computes, and, when it isn't the card, that it isn't."""
-    if any(notice.code == "device-cpu" for notice in summary.notices):
-        return f"{summary.device_description} — this version uses no graphics card"
+    if summary.device == "cpu" and any(notice.code.startswith("card-") for notice in summary.notices):
+        return f"{summary.device_description} — no graphics card is used"
     return summary.device_description

@@ -158,6 +158,9 @@ class CpuBackend:
         logits = self.decode(ids[0], cache.sequence, cache.pool, cancel=cancel)
         return logits[None] if all_logits else logits
 
+    def close(self) -> None:
+        """The weights go with the last who knows the backend."""
+
     @functools.cached_property
     def _rows(self) -> RowShapes:
         """Tried when they are first needed: that takes a good part of a second of a large model."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc
 import threading
+from contextlib import suppress
 
 import torch
 
@@ -15,7 +16,7 @@ from engine.backend import Cache, PagePool, Sequence
 from engine.cpu.backend import CpuBackend
 from engine.cpu.moe import MoeWeights
 from engine.cuda.cache import CudaCache
-from engine.cuda.driver import NOWHERE, CardDriver, KernelCompiler, as_bytes
+from engine.cuda.driver import NOWHERE, CardDriver, CardFaultError, KernelCompiler, as_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import (
     PLANES,
@@ -77,9 +78,9 @@ class CudaBackend:
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
     ) -> None:
-        """Everything that a token needs: kernels compiled, weights uploaded, memory taken. Raises
-        UnsupportedModelError, OutOfMemoryError, CardFaultError, Cancelled; nothing is held then, and the
-        driver is still the caller's.
+        """Everything that a token needs: kernels compiled, weights uploaded, memory taken. From then on the
+        driver is the backend's. Raises UnsupportedModelError, OutOfMemoryError, CardFaultError, Cancelled;
+        nothing is held then, and the driver is still the caller's.
         """
         check_supported(cpu.spec)
         self.cpu = cpu
@@ -163,8 +164,9 @@ class CudaBackend:
         return self.prefill(ids, cache.sequence, cache.pool, all_logits=all_logits, cancel=cancel)
 
     def close(self) -> None:
-        """Frees everything on the card; nothing may be called any more."""
-        self.memory.free_all()
+        with suppress(CardFaultError):  # a card that has failed gives nothing back by itself: its driver does
+            self.memory.free_all()
+        self._driver.close()
 
     def _upload(self, on_progress: ProgressCallback, cancel: threading.Event | None) -> None:
         weights = self.cpu.weights
@@ -208,8 +210,8 @@ class CudaBackend:
             advance()
         self._final_norm = uploader.tensor(weights.final_norm.float())
         self._head = uploader.linear([weights.head])
-        advance()
         self._weight_bytes = uploader.num_bytes
+        on_progress(LoadProgress(LoadStage.UPLOAD, uploader.num_bytes, uploader.num_bytes))
 
     def _prepare(self) -> None:
         spec = self.spec

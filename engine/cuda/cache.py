@@ -24,6 +24,11 @@ class CudaCache:
         assert 0 <= length <= self.sequence.length
         self.sequence.length = length
 
+    def close(self) -> None:
+        while self.sequence.pages:
+            self.pool.free(self.sequence.pages.pop())
+        self.pool.close()
+
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens. Raises OutOfMemoryError, and then no row has changed."""
         pages = self.sequence.pages

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NewType, Protocol
 
 from engine.errors import EngineError
+from engine.notices import Notice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +32,13 @@ Kernel = NewType("Kernel", object)
 class CardFaultError(EngineError):
     """The card, or what ran on it, failed. What it holds can't be trusted any more."""
 
+    code = "card-fault"
+
 
 class CardLostError(CardFaultError):
     """The card doesn't answer: nothing can be read back from it."""
+
+    code = "card-lost"
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,10 @@ class CardDriver(Protocol):
 
 class KernelCompiler(Protocol):
     """From the text of kernels to code for one card."""
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What the person should know of what was compiled."""
 
     def compile(self, sources: dict[str, str], main: str, *, card: CardInfo) -> bytes:
         """sources: the files by name, `main` the one that includes the others. Raises CardFaultError with

@@ -85,6 +85,13 @@ class CudaPagePool:
         assert data.nbytes == self._geometry.page_bytes
         self._memory.driver.upload(self.address(page), as_bytes(data))
 
+    def close(self) -> None:
+        """Frees what no page is in. Nothing may be allocated any more."""
+        assert not self._in_use
+        while self._chunks:
+            _, chunk = self._chunks.popitem()
+            self._memory.free(chunk.address)
+
     def address(self, page: int) -> Address:
         """Where the page begins on the card."""
         assert page in self._in_use

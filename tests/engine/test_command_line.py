@@ -87,7 +87,7 @@ class TestGenerate:
         assert outcome.json["device"] == "cpu"
         notices = outcome.json["notices"]
         assert all(notice.keys() == {"code", "message", "hint"} for notice in notices)
-        assert {notice["code"] for notice in notices} == {"device-cpu", "weights-packed"}
+        assert {notice["code"] for notice in notices} == {"card-driver-missing", "weights-packed"}
         (output,) = outcome.json["outputs"]
         promised = {"text", "token_ids", "finish_reason", "prefill", "decode"}
         assert promised <= output.keys()

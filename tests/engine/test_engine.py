@@ -449,17 +449,20 @@ class TestFaults:
         assert "self-check-repeats" in [notice.code for notice in load(folder).summary.notices]
 
 
+STAGES = [stage for stage in LoadStage if stage is not LoadStage.UPLOAD]  # that is for a card
+
+
 class TestLoad:
     def test_stages_come_in_order_and_bytes_add_up(self) -> None:
         steps: list[LoadProgress] = []
         Engine.load(open_model(MODEL), CPU, on_progress=steps.append).close()
         stages = [step.stage for step in steps]
-        assert list(dict.fromkeys(stages)) == list(LoadStage)
+        assert list(dict.fromkeys(stages)) == STAGES
         assert stages == sorted(stages, key=list(LoadStage).index)
         weights = [step for step in steps if step.stage is LoadStage.WEIGHTS]
         assert weights[-1].done == weights[-1].total > 1_000_000
 
-    @pytest.mark.parametrize("stage", list(LoadStage))
+    @pytest.mark.parametrize("stage", STAGES)
     def test_cancel_is_seen_in_every_stage(self, stage: LoadStage) -> None:
         cancel, folder = threading.Event(), open_model(MODEL)
 
@@ -487,8 +490,6 @@ class TestLoad:
         ("settings", "words"),
         [
             ({"device": "cuda"}, "cuda.*cpu"),
-            ({"activations": "int8"}, "activations.*int8.*float"),
-            ({"activations": "int8x2"}, "activations.*int8x2.*float"),
             ({"context": 4097}, "4,097 tokens.*4,096"),
             ({"context": 0}, "context is 0"),
             ({"slots": 0}, "slots is 0"),
@@ -509,7 +510,7 @@ class TestLoad:
         def codes(**settings: Any) -> list[str]:
             return [notice.code for notice in load(**settings).summary.notices]
 
-        assert codes(device="auto") == ["device-cpu"]
+        assert codes(device="auto") == ["card-driver-missing"]
         assert codes(device="cpu") == []
         assert codes(device="cpu", vram_budget=2**30) == ["vram-budget-unused"]
 

@@ -257,12 +257,12 @@ def test_what_the_status_line_says_all_the_time_is_no_banner_at_every_load(
     window: MainWindow, qtbot, script, model_folder: Path
 ) -> None:
     script.summary_notices = (
-        Notice("device-cpu", "The model runs on the CPU."),
+        Notice("card-driver-missing", "The model runs on the CPU: there is no driver."),
         Notice("weights-packed", "The weights are packed to 8 bits."),
     )
     load(qtbot, window, model_folder)
     assert not window.banners.isVisible()
-    assert "uses no graphics card" in says(window.status)
+    assert "no graphics card is used" in says(window.status)
 
 
 def test_switching_while_an_answer_is_written_leaves_the_dot_with_its_conversation(

@@ -43,6 +43,8 @@ def why_no_emulation() -> str | None:
 class EmulatedCompiler:
     """With the system's C++ compiler. folder: for libraries; several processes may share it."""
 
+    notices = ()
+
     def __init__(self, folder: Path) -> None:
         path = _compiler()
         assert path is not None, why_no_emulation()

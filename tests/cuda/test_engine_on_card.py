@@ -1,0 +1,167 @@
+"""The whole engine with a card: chosen, used, reused, run out of, and lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_card import EmulatedCard, EmulatedCompiler
+
+from engine.checkpoints.model_folder import open_model
+from engine.config import EngineConfig
+from engine.cuda.availability import NoCard
+from engine.engine import Engine
+from engine.errors import Cancelled, SettingError
+from engine.generation import Finished, GenerationRequest, SamplingParams
+from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
+
+MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
+
+Load = Callable[..., Engine]
+
+
+@pytest.fixture
+def load(
+    make_card: Callable[..., EmulatedCard],
+    card_compiler: EmulatedCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Load]:
+    """An engine on an emulated card, `card` if it is given."""
+    engines: list[Engine] = []
+
+    def load_engine(
+        card: EmulatedCard | None = None,
+        *,
+        on_progress: ProgressCallback = no_progress,
+        cancel: threading.Event | None = None,
+        **settings: Any,
+    ) -> Engine:
+        found = make_card() if card is None else card
+        monkeypatch.setattr("engine.card_loading.find_card", lambda: found.info)
+        monkeypatch.setattr("engine.cuda.availability.open_card", lambda: found)
+        monkeypatch.setattr("engine.cuda.nvrtc_compiler.NvrtcCompiler", lambda cache: card_compiler)
+        config = EngineConfig(**{"device": "cuda", "keep_states": False, "context": 512, **settings})
+        engines.append(Engine.load(open_model(MODEL), config, on_progress=on_progress, cancel=cancel))
+        return engines[-1]
+
+    yield load_engine
+    for engine in engines:
+        engine.close()
+
+
+def answer(engine: Engine, ids: list[int], conversation: str = "a", count: int = 8) -> Finished:
+    request = GenerationRequest(
+        tuple(ids),
+        SamplingParams(temperature=0),
+        max_new_tokens=count,
+        ignore_eos=True,
+        conversation=conversation,
+    )
+    last = list(engine.generate(request))[-1]
+    assert isinstance(last, Finished)
+    return last
+
+
+def codes(engine: Engine) -> list[str]:
+    return [notice.code for notice in engine.summary.notices]
+
+
+def test_a_model_runs_on_the_card_and_says_so(load: Load, card: EmulatedCard) -> None:
+    stages: list[LoadProgress] = []
+    engine = load(card, on_progress=stages.append)
+    assert engine.summary.device == "cuda"
+    assert card.info.name in engine.summary.device_description
+    assert [step.stage for step in stages] == sorted(
+        (step.stage for step in stages), key=list(LoadStage).index
+    )
+    upload = [step for step in stages if step.stage is LoadStage.UPLOAD]
+    assert upload[-1].done == upload[-1].total > 100_000
+    assert not [code for code in codes(engine) if code.startswith("card-")]
+    assert answer(engine, [1, 2, 3]).decode.tokens
+
+
+def test_the_same_words_as_on_the_cpu(load: Load) -> None:
+    ids = list(range(5, 60))
+    on_card = answer(load(weights="q8"), ids, count=24)
+    folder = open_model(MODEL)
+    cpu = Engine.load(
+        folder, EngineConfig(device="cpu", weights="q8", activations="int8x2", keep_states=False)
+    )
+    assert answer(cpu, ids, count=24).token_ids == on_card.token_ids
+    cpu.close()
+
+
+def test_auto_takes_the_card(load: Load) -> None:
+    assert load(device="auto").summary.device == "cuda"
+
+
+def test_a_second_turn_reads_what_is_new(load: Load) -> None:
+    engine = load()
+    first = answer(engine, list(range(100)))
+    again = answer(engine, [*range(100), *first.token_ids, 7, 8])
+    assert again.prefill.reused >= 100 + len(first.token_ids) - 1
+
+
+def test_every_shortcut_gives_the_same_bits(load: Load) -> None:
+    checks = list(load().selftest([(7 * i + 3) % 500 for i in range(24)]))
+    assert [check.name for check in checks if not check.ok] == []
+    assert len(checks) > 20
+
+
+def test_too_little_memory_is_told_and_the_cpu_computes(
+    load: Load, make_card: Callable[..., EmulatedCard]
+) -> None:
+    engine = load(make_card(total_bytes=2**20))
+    assert engine.summary.device == "cpu"
+    assert "card-fallback" in codes(engine)
+    assert answer(engine, [1, 2, 3]).decode.tokens
+
+
+def test_a_budget_that_holds_no_model_is_told(load: Load) -> None:
+    engine = load(vram_budget=1000)
+    [notice] = [notice for notice in engine.summary.notices if notice.code == "card-fallback"]
+    assert "VRAM budget" in notice.message
+
+
+def test_a_card_that_fails_while_the_model_loads_is_told(
+    load: Load, make_card: Callable[..., EmulatedCard]
+) -> None:
+    card = make_card()
+    card.lose()
+    engine = load(card)
+    assert engine.summary.device == "cpu"
+    assert "card-fallback" in codes(engine)
+
+
+def test_no_place_on_the_card_is_told_once_and_the_answer_comes_from_the_cpu(
+    load: Load, make_card: Callable[..., EmulatedCard]
+) -> None:
+    """The weights fit, and no page of a conversation does."""
+    card = make_card()
+    engine = load(card)
+    card.total_bytes = card.used_bytes
+    last = answer(engine, list(range(70)))
+    assert [notice.code for notice in last.notices].count("state-fallback") == 1
+    assert len(last.token_ids) == 8
+
+
+def test_a_cancelled_upload_leaves_nothing(load: Load, card: EmulatedCard) -> None:
+    cancel = threading.Event()
+
+    def on_progress(step: LoadProgress) -> None:
+        if step.stage is LoadStage.UPLOAD:
+            cancel.set()
+
+    with pytest.raises(Cancelled):
+        load(card, on_progress=on_progress, cancel=cancel)
+    assert card.live == {}
+
+
+def test_no_card_where_one_is_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = NoCard("card-driver-missing", "there is no driver", "Install it.")
+    monkeypatch.setattr("engine.card_loading.find_card", lambda: reason)
+    with pytest.raises(SettingError, match="there is no driver"):
+        Engine.load(open_model(MODEL), EngineConfig(device="cuda"))
