@@ -41,19 +41,15 @@ def remove_leftovers(store: ConversationStore, folder: Path) -> tuple[Notice, ..
     """Removes what is kept of conversations that are not in the store: the program may have ended in the
     middle of a deletion, and another window may have written a file after it. The notices say what stays.
 
-    Only a store that can be written says what there is. While a damaged one is kept beside it, what was
-    computed of its conversations is kept too, for it may be mended: nothing that was used before the last
-    change to it is removed.
+    Only a store that can be written says what there is. While a damaged one is kept beside it, nothing is
+    removed: it may be mended, and times don't tell which files are of its conversations, for a copy of the
+    folder has others.
     """
-    if store.read_only or not folder.is_dir():
+    if store.read_only or damaged_copies(store.path) or not folder.is_dir():
         return ()
     from engine.states.kv_folder import forget_all_but
 
-    return forget_all_but(
-        folder,
-        lambda: [summary.id for summary in store.summaries()],
-        used_after_ns=max((path.stat().st_mtime_ns for path in damaged_copies(store.path)), default=0),
-    )
+    return forget_all_but(folder, lambda: [summary.id for summary in store.summaries()])
 
 
 class KeptStatesSession(QObject):

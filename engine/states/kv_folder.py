@@ -323,14 +323,11 @@ class KvFolder:
         )
 
 
-def forget_all_but(
-    root: Path, known: Callable[[], Iterable[str]], *, used_after_ns: int = 0
-) -> tuple[Notice, ...]:
+def forget_all_but(root: Path, known: Callable[[], Iterable[str]]) -> tuple[Notice, ...]:
     """Removes what is kept of conversations that there are none of any more, of every model. Needs no model.
 
     known: the conversations that there are. It is called when the files have been listed: whatever another
-    process begins and writes meanwhile is none of them. used_after_ns: what was used earlier stays, see
-    `StoredState.used_ns`. The notices say what could not be removed.
+    process begins and writes meanwhile is none of them. The notices say what could not be removed.
     """
     files = list(kept_files(root, _FILE_NAME))
     if not files:
@@ -339,7 +336,7 @@ def forget_all_but(
     writer = writer_of(root)
     with writer.lock:
         for file in files:
-            if file.path.name.partition("-")[0] not in names and file.used_ns > used_after_ns:
+            if file.path.name.partition("-")[0] not in names:
                 writer.unlink(file.path)
         stuck, writer.stuck[:] = tuple(writer.stuck), []
     return tuple(_stuck(path) for path in stuck)
