@@ -171,4 +171,4 @@ def _shown(num_bytes: int | None) -> str:
 
 
 def _gigabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f}"
+    return f"{num_bytes / 1e9:.1f}" if num_bytes >= 10**8 else f"{num_bytes / 1e9:.2g}"

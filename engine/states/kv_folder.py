@@ -40,6 +40,7 @@ from engine.states.kv_file import (
     too_long,
 )
 from engine.states.kv_writer import StoredState, writer_of
+from engine.wording import format_size
 
 if TYPE_CHECKING:
     import torch
@@ -270,7 +271,10 @@ class KvFolder:
         older = [file for file in files if file.used_ns <= stored.used_ns]
         excess = sum(file.num_bytes for file in files) + num_bytes - self._limit
         if num_bytes > self._limit:
-            self._tell_once(f"one needs more than the {self._limit / 1e9:.1f} GB that they may take", "")
+            self._tell_once(
+                f"one needs {format_size(num_bytes)}, and all together may take {format_size(self._limit)}",
+                "Raise the disk space for conversations to keep it.",
+            )
             return False
         missing = num_bytes + LEAST_FREE_BYTES - shutil.disk_usage(self.root).free
         if not remove_oldest(older, max(excess, missing)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ def test_what_is_taken_where_nothing_is_chosen_stands_in_the_empty_fields(open_d
     dialog.show_kept(KEPT)
     assert (dialog.memory.text(), dialog.memory.placeholderText()) == ("", "4.3")
     assert (dialog.disk.text(), dialog.disk.placeholderText()) == ("", "10.0")
+    dialog.show_kept(replace(KEPT, default_ram_bytes=41_000_000))
+    assert dialog.memory.placeholderText() == "0.041", "0.0 would mean that nothing is kept"
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_a_limit_of_nothing_keeps_nothing_and_says_nothing(root: Path) -> None:
     assert folder.take_notices() == ()
 
 
+def test_a_limit_too_small_for_one_is_named_as_it_was_chosen(root: Path) -> None:
+    folder = KvFolder(root, KEY, context=64, limit_bytes=1_000)
+    keep(folder, "a", used_ns=1)
+    [notice] = folder.take_notices()
+    assert notice.code == "states-not-kept"
+    assert "may take 1.0 kB" in notice.message
+
+
 def test_forgetting_all_leaves_no_file_of_any_model_and_none_of_others(root: Path) -> None:
     fill(root)
     fill(root, key=OTHER_KEY)
