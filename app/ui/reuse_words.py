@@ -58,7 +58,8 @@ def _long_reason(stats: AnswerStats) -> str:
             "so what follows was read again."
         ),
         ReuseReason.OTHER_MODEL.value: (
-            "What was kept of it is another model's, or was computed with other settings, so it was read again."
+            "What was kept of it is another model's, or was computed with other settings, so it was read "
+            "again."
         ),
         ReuseReason.EVICTED.value: (
             "What was kept of it had to make room for other conversations, so it was read again."
