@@ -23,7 +23,7 @@ from engine.cpu.load_meter import LoadMeter
 from engine.cpu.matrices import Embedding, RowLookup, StripRows
 from engine.cpu.model import ModelWeights, build_layer, build_weights
 from engine.cpu.packing_notices import packing_notices
-from engine.cpu.weights import ParameterFiller, stored_type
+from engine.cpu.weights import ParameterFiller, check_numbers, stored_type
 from engine.errors import ModelFileError
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
@@ -296,7 +296,10 @@ class _StripLoader:
         filler = ParameterFiller(parameter, stored_type(parameter, self._infos))
         for piece in parameter.pieces:
             self._meter.check()
-            filler.add(piece, self._source.read(piece.source, on_bytes))
+            tensor = self._source.read(piece.source, on_bytes)
+            if not becomes_strip:  # else the quantiser looks, some rows at a time
+                check_numbers(tensor, self._infos[piece.source].stored_name)
+            filler.add(piece, tensor)
         self._tensors[parameter.name] = filler.finished()
 
     def _read_as_strip(self, parameter: Parameter) -> bool:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.checkpoints.foreign_files import shown
 from engine.cpu.load_meter import LoadMeter
 from engine.cpu.memory import RESERVE_BYTES, available_bytes, mebibytes
-from engine.errors import OutOfMemoryError
+from engine.errors import ModelFileError, OutOfMemoryError
 from engine.models.spec import Parameter, Piece
 from engine.notices import Notice
 from engine.progress import ProgressCallback
@@ -51,7 +52,9 @@ def load_parameters(
         filler = ParameterFiller(parameter, types[parameter.name])
         for piece in parameter.pieces:
             meter.check()
-            filler.add(piece, source.read(piece.source, meter.advance))
+            tensor = source.read(piece.source, meter.advance)
+            check_numbers(tensor, infos[piece.source].stored_name)
+            filler.add(piece, tensor)
         tensors[parameter.name] = filler.finished()
     meter.finish()
     return LoadedParameters(tensors, notices)
@@ -92,6 +95,16 @@ def _num_bytes(parameters: Sequence[Parameter], types: Mapping[str, torch.dtype]
         return parameter.num_elements * width
 
     return sum(size(parameter) for parameter in parameters)
+
+
+def check_numbers(tensor: torch.Tensor, stored_name: str) -> None:
+    """Raises ModelFileError, with the tensor's name, for weights that are no numbers: one alone may show only
+    in some answer, hours later.
+    """
+    if tensor.numel() and not all(bool(bound.isfinite()) for bound in torch.aminmax(tensor)):
+        raise ModelFileError(
+            f"{shown(stored_name)}: Some of its numbers are not finite.", "Download the model again."
+        )
 
 
 class ParameterFiller:

@@ -5,12 +5,13 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from model_files import TINY_MODELS, copy_model, edit_json
+from model_files import TINY_MODELS, Tensors, copy_model, edit_json, edit_tensors
 
 from engine import loading
 from engine.checkpoints.model_folder import open_model
@@ -24,6 +25,7 @@ from engine.errors import (
     ComputeFaultError,
     ContextFullError,
     EngineError,
+    ModelFileError,
     OutOfMemoryError,
     SettingError,
 )
@@ -431,13 +433,25 @@ class TestFaults:
         assert warm.prefill.reused == (len(PROMPT) - 1 if step else 0)
         assert warm.token_ids == cold().token_ids
 
-    def test_weights_that_are_no_numbers_fail_the_load(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("number", "error"),
+        [
+            (b"\xc0\x7f", (ModelFileError, r"norm\.weight.*not finite")),  # NaN as bfloat16
+            (b"\x7f\x7f", (ComputeFaultError, "not numbers")),  # the largest, which overflows
+        ],
+    )
+    def test_weights_that_are_no_numbers_or_yield_none_fail_the_load(
+        self, number: bytes, error: tuple[type[EngineError], str], tmp_path: Path
+    ) -> None:
         folder = copy_model("tiny-qwen2", tmp_path / "model")
-        weights = folder / "model.safetensors"
-        data = bytearray(weights.read_bytes())
-        data[-4000:] = b"\xff\x7f" * 2000  # NaN as bfloat16
-        weights.write_bytes(data)
-        with pytest.raises(ComputeFaultError):
+
+        def change(tensors: Tensors) -> None:
+            norm = tensors["model.norm.weight"]
+            tensors["model.norm.weight"] = replace(norm, data=number * (len(norm.data) // 2))
+
+        edit_tensors(folder, change)
+        kind, message = error
+        with pytest.raises(kind, match=message):
             Engine.load(open_model(folder), CPU)
 
     def test_a_model_that_always_says_the_same_loads_with_a_warning(self, tmp_path: Path, load: Load) -> None:

@@ -418,6 +418,42 @@ def test_cancel_is_seen_wherever_the_load_is(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "name",
+    ["embed_tokens.weight", "layers.1.mlp.gate.weight", "layers.0.input_layernorm.weight", "norm.weight"],
+)
+@pytest.mark.parametrize("weights", ["native", "q8", "q4"])
+def test_what_stays_as_it_is_is_refused_by_name_too(name: str, bad: float, weights: WeightFormat) -> None:
+    folder = open_model(TINY_MODELS / "tiny-qwen3moe-mix")
+
+    def change(source: str, tensor: torch.Tensor) -> torch.Tensor:
+        if source == name:
+            tensor.view(-1)[-1] = bad
+        return tensor
+
+    source = ChangedTensors(folder.tensors, change)
+    with pytest.raises(ModelFileError, match=f"{name}.*not finite"):
+        CpuBackend.load(folder.spec, folder.parameters, source, weights=weights)
+    folder.tensors.close()
+
+
+def test_one_number_among_experts_that_is_none_is_found_in_native_weights() -> None:
+    folder = open_model(TINY_MODELS / "tiny-qwen3moe-mix")
+    name = next(
+        piece.source for each in folder.parameters for piece in each.pieces if "experts" in piece.source
+    )
+
+    def change(source: str, tensor: torch.Tensor) -> torch.Tensor:
+        if source == name:
+            tensor.view(-1)[-1] = math.nan
+        return tensor
+
+    with pytest.raises(ModelFileError, match=f"{name}.*not finite"):
+        CpuBackend.load(folder.spec, folder.parameters, ChangedTensors(folder.tensors, change))
+    folder.tensors.close()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["layers.2.self_attn.k_proj.weight", "layers.0.mlp.down_proj.weight"])
 @pytest.mark.parametrize("ids", [[], [1, 2, 3]])
 def test_weights_that_are_no_numbers_are_refused_by_name(name: str, bad: float, ids: list[int]) -> None:
