@@ -81,12 +81,10 @@ def fitted_prompt(engine: PromptEngine, messages: Sequence[Message], policy: Con
 
 def opening_prompt(engine: PromptEngine, messages: Sequence[Message], policy: ContextPolicy) -> ChatPrompt:
     """A prompt that begins as the next one will, whatever is asked in it: templates may write an answer
-    otherwise once a question follows, without its thinking for one.
+    otherwise once a question follows, without its thinking for one, and behind a question no answer begins.
     """
-    last = messages[-1]
-    if last.role == "assistant":
-        messages = [*messages, replace(last, role="user", text="?", thinking="", stats=None)]
-    return fitted_prompt(engine, messages, policy).prompt
+    question = replace(messages[-1], role="user", text="?", thinking="", stats=None)
+    return fitted_prompt(engine, [*messages, question], policy).prompt
 
 
 def _message_tokens(engine: PromptEngine, messages: Sequence[Message], *, total: int) -> list[int]:

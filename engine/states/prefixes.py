@@ -55,19 +55,23 @@ def parting(cached: array[int], prompt: array[int]) -> int | None:
 
 
 def reason_for(
-    served: array[int] | None, prompt: array[int], *, is_known: bool, lost: ReuseReason | None
+    served: array[int] | None, prompt: array[int], *, own: array[int] | None, lost: ReuseReason | None
 ) -> tuple[ReuseReason | None, int | None]:
-    """Why not more was reused, and the token at which the prompt left what was cached of its conversation.
+    """Why not more was reused, and the token at which the prompt left what was cached.
 
-    served: what is cached in the state that serves the prompt, None for none. is_known: something is cached
-    of the conversation itself. lost: why nothing is, where that is known.
+    served: what is cached in the state that serves the prompt, None for none. own: what is cached of the
+    conversation itself; another state may have more of the prompt. lost: why nothing is, where that is known.
     """
-    if not is_known and lost is not None:
+    if own is None and lost is not None:
         return lost, None
     diverged_at = None if served is None else parting(served, prompt)
     if served is not None and diverged_at is None:
         return None, None  # a fork, or the next turn
-    return (ReuseReason.HISTORY_REWRITTEN, diverged_at) if is_known else (ReuseReason.NEW, None)
+    if own is None:
+        return ReuseReason.NEW, None
+    if parting(own, prompt) is None:
+        return None, None  # the next turn, of which another conversation has something as well
+    return ReuseReason.HISTORY_REWRITTEN, diverged_at
 
 
 def _is_nearer(state: State, best: State | None, own: State | None) -> bool:

@@ -85,13 +85,14 @@ class StateStore:
         had_own = conversation in self._idle
         source, length, pages = self._find(conversation, prompt)
         served = source.ids[:] if source is not None else None
-        is_known = conversation in self._idle
+        own = self._idle.get(conversation)
+        own_ids = own.ids[:] if own is not None else None
         state = self._open(conversation, prompt[:length], source=source, pages=pages)
         reason, diverged_at = reason_for(
             served,
             prompt,
-            is_known=is_known,
-            lost=None if is_known else self._why_lost(conversation, had_own=had_own),
+            own=own_ids,
+            lost=None if own is not None else self._why_lost(conversation, had_own=had_own),
         )
         enough = length == len(prompt) - 1
         lease = Lease(

@@ -112,15 +112,18 @@ def test_a_full_context_ends_the_answer_where_that_is_chosen(qtbot, worker: Engi
     assert failed.args[1].code == "context-full"
 
 
-def test_a_fork_reads_only_what_is_new_when_its_original_is_deleted(qtbot, worker: EngineWorker) -> None:
-    """It ends in the middle of the original, with an answer."""
+@pytest.mark.parametrize("length", [4, 5])
+def test_a_fork_reads_only_what_is_new_when_its_original_is_deleted(
+    qtbot, worker: EngineWorker, length: int
+) -> None:
+    """It ends in the middle of the original, with a question or an answer."""
     messages = [message("system", "The password is kestrel. Keep it.")]
     for number in range(3):
         messages.append(message("user", f"Question {number}: and then?"))
         with qtbot.waitSignal(worker.answer_finished, timeout=WAIT_MS) as ended:
             worker.generate(GenerateCommand("chat", tuple(messages), SamplingParams(), max_new_tokens=6))
         messages.append(message("assistant", ended.args[1].text or "…"))
-    kept = tuple(messages[:5])
+    kept = tuple(messages[:length])
     worker.fork("branch", kept, ContextPolicy.STOP)
     with qtbot.waitSignal(
         worker.slots_changed,

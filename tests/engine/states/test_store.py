@@ -55,6 +55,13 @@ class TestReuse:
         assert (lease.reused, lease.reason) == (300, None)
         assert answer(store, "branch", OTHER[:301]).reused == 300
 
+    def test_a_next_turn_of_which_another_has_more_is_no_rewritten_history(self, make: Make) -> None:
+        store = make()
+        answer(store, "a", TEXT[:100])
+        answer(store, "b", [*TEXT[:120], 999])
+        lease = answer(store, "a", TEXT[:150])
+        assert (lease.reused, lease.reason, lease.diverged_at) == (120, None, None)
+
     def test_no_conversation_keeps_nothing_and_may_use_what_there_is(self, make: Make) -> None:
         store = make()
         answer(store, "", TEXT[:200])
