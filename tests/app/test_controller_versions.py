@@ -146,10 +146,14 @@ def test_a_fork_has_its_share_of_what_is_computed_before_the_original_is_deleted
     assert script.prompts[0] == [("user", "one"), ("assistant", "first"), ("user", "?")], "as the next turn's"
 
 
-def test_a_fork_behind_a_question_shares_what_answered_it(qtbot, controller, script, chat) -> None:
+def test_a_fork_behind_a_question_shares_it_as_another_question_follows(
+    qtbot, controller, script, chat
+) -> None:
     with qtbot.waitSignal(controller.slots_changed, check_params_cb=lambda _: bool(script.forked)):
         controller.fork_conversation(chat[2].id)
-    assert script.prompts == [[("user", "one"), ("assistant", "first"), ("user", "two")]]
+    assert script.prompts == [
+        [("user", "one"), ("assistant", "first"), ("user", "two"), ("user", "?")],
+    ]
 
 
 def test_an_answer_that_is_not_on_disk_yet_is_in_the_fork(
