@@ -16,6 +16,7 @@ _SIZE = re.compile(
     r"(?P<sign>[-\u2212]?)(?P<number>[0-9]{1,20}(?:[.,][0-9]{1,20})?) ?(?P<unit>[kmgt]b)?",
     re.IGNORECASE | re.ASCII,
 )
+_AMBIGUOUS = re.compile(r"[1-9][0-9]{0,2},[0-9]{3}", re.ASCII)  # thousands to some, a fraction to others
 _THIN = "\u202f"  # narrow no-break space between a number and its unit
 
 
@@ -31,9 +32,13 @@ def parse_bytes(text: str) -> int:
     found = _SIZE.fullmatch(" ".join(text.split()))
     if found is None:
         raise ValueError(f"“{text.strip()}” is no size. Write gigabytes, such as 2.5, or 0 to keep nothing.")
+    number = found["number"]
+    if _AMBIGUOUS.fullmatch(number):
+        either = f"{number.replace(',', '')} or {number.replace(',', '.')}"
+        raise ValueError(f"“{text.strip()}” can be read in two ways. Write {either}.")
     if found["sign"]:
         raise ValueError(f"“{text.strip()}” is below 0. Write 0 to keep nothing.")
-    count = Decimal(found["number"].replace(",", ".")) * _UNITS[(found["unit"] or "GB").upper()]
+    count = Decimal(number.replace(",", ".")) * _UNITS[(found["unit"] or "GB").upper()]
     if count > MAX_STATE_BYTES:
         raise ValueError(f"“{text.strip()}” is more than any computer has. Write a smaller number.")
     return int(count)

@@ -64,6 +64,7 @@ def test_what_is_taken_where_nothing_is_chosen_stands_in_the_empty_fields(open_d
         ("2.5", "10", (2_500_000_000, 10_000_000_000)),
         (" 2,5 GB ", "500 MB", (2_500_000_000, 500_000_000)),
         ("0.0", "1tb", (0, 10**12)),
+        ("0,125", "1.125", (125_000_000, 1_125_000_000)),
     ],
 )
 def test_sizes_are_chosen_in_gigabytes(
@@ -85,6 +86,7 @@ def test_sizes_are_chosen_in_gigabytes(
         ("\N{MINUS SIGN}2 GB", "below 0"),
         ("much", "“much” is no size. Write gigabytes, such as 2.5"),
         ("1,234.5", "no size"),
+        ("1,500 MB", "“1,500 MB” can be read in two ways. Write 1500 or 1.500"),
         ("1e9", "no size"),
         ("nan", "no size"),
         ("5 apples", "no size"),
