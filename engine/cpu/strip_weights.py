@@ -41,7 +41,7 @@ from engine.weights.packing import (
     strip_rows,
     tied_head,
 )
-from engine.weights.quantise import LARGEST_WEIGHT, WeightRows
+from engine.weights.quantise import CHUNK_ELEMENTS, LARGEST_WEIGHT, WeightRows
 from engine.weights.sizes import MatrixCounts
 from engine.weights.source import BlockSource, StoredStrip, StripSource, TensorInfo, TensorSource
 from engine.weights.stored_strips import matrices_of, members_of
@@ -227,9 +227,21 @@ class _StripLoader:
                 return StripRows(strips[0])
         source, [piece] = self._source, embed.pieces
         if form is not EmbeddingForm.STORED and isinstance(source, BlockSource):
-            return source.read_blocks(piece.source, self._meter.advance)
+            blocks = source.read_blocks(piece.source, self._meter.advance)
+            # Those of a head are looked at when it becomes a strip, those of a load before by that load.
+            if not self._spec.tied_embeddings and not self._shelf.filled:
+                self._check_blocks(blocks, self._infos[piece.source].stored_name)
+            return blocks
         self._read_tensor(embed)
         return Embedding(self._tensors["embed"])
+
+    def _check_blocks(self, blocks: BlockMatrix, stored_name: str) -> None:
+        """`check_numbers` for all rows, a few at a time."""
+        num_rows, num_columns = blocks.shape
+        step = max(1, CHUNK_ELEMENTS // num_columns)
+        for start in range(0, num_rows, step):
+            self._meter.check()
+            check_numbers(blocks[start : start + step], stored_name)
 
     def _load_head(self, lookup: RowLookup, calibration: Calibration | None) -> None:
         tied = self._spec.tied_embeddings

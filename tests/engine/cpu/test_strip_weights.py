@@ -437,6 +437,24 @@ def test_what_stays_as_it_is_is_refused_by_name_too(name: str, bad: float, weigh
     folder.tensors.close()
 
 
+@pytest.mark.parametrize("kind", ["Q5_0", "Q8_0"])
+@pytest.mark.parametrize("name", ["tiny-qwen2", "tiny-qwen3"])
+def test_a_scale_of_an_embedding_in_blocks_that_is_no_number_is_refused_by_name(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    path = write_gguf(name, tmp_path / "model.gguf", kind=kind)
+    folder = open_model(path)
+    info = folder.tensors._tensors["embed_tokens.weight"]  # type: ignore[union-attr]
+    folder.tensors.close()
+    with path.open("r+b") as file:
+        file.seek(info.start + info.num_bytes * 400 // info.shape[0])  # where row 400 begins
+        file.write(b"\x00\x7e")
+    folder = open_model(path)
+    with pytest.raises(ModelFileError, match=r"token_embd\.weight.*not (all )?finite"):
+        load(folder, 8)
+    folder.tensors.close()
+
+
 def test_one_number_among_experts_that_is_none_is_found_in_native_weights() -> None:
     folder = open_model(TINY_MODELS / "tiny-qwen3moe-mix")
     name = next(
