@@ -431,6 +431,7 @@ class ChatController(QObject):
 
     @Slot(str, object)
     def _on_answer_orphaned(self, conversation_id: str, message: Message) -> None:
+        self._worker.forget(conversation_id)  # whichever window deleted it: nothing of it is kept
         if conversation_id == self._current_id:  # else it was this window that deleted it
             self.notice_raised.emit(DELETED_ELSEWHERE)
             self.answer_finished.emit(conversation_id, message)
