@@ -16,6 +16,7 @@ from engine.backend import Cache, PagePool, Sequence
 from engine.cpu.backend import CpuBackend
 from engine.cpu.moe import MoeWeights
 from engine.cuda.cache import CudaCache
+from engine.cuda.chunks import ChunkStore
 from engine.cuda.driver import NOWHERE, CardDriver, CardFaultError, KernelCompiler, as_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import (
@@ -88,6 +89,7 @@ class CudaBackend:
         self._context = cpu.spec.context_length if context is None else context
         self._activations = activations
         self.memory = CardMemory(driver, vram_budget)
+        self._chunks = ChunkStore(self.memory)
         try:
             self.kernels = KernelSet(driver, compiler)
             self._upload(on_progress, cancel)
@@ -111,7 +113,7 @@ class CudaBackend:
 
     def new_pool(self, geometry: KvGeometry, capacity: int) -> CudaPagePool:
         assert geometry == KvGeometry.of(self.spec, geometry.format)
-        return CudaPagePool(geometry, capacity, self.memory)
+        return CudaPagePool(geometry, capacity, self._driver, self._chunks)
 
     def prefill(
         self,
@@ -149,7 +151,7 @@ class CudaBackend:
 
     def new_cache(self, kv_format: KvFormat = "native") -> CudaCache:
         geometry = KvGeometry.of(self.spec, kv_format)
-        return CudaCache(CudaPagePool(geometry, pages_for(self._context), self.memory))
+        return CudaCache(self.new_pool(geometry, pages_for(self._context)))
 
     def forward(
         self,

@@ -27,7 +27,6 @@ class CudaCache:
     def close(self) -> None:
         while self.sequence.pages:
             self.pool.free(self.sequence.pages.pop())
-        self.pool.close()
 
     def reserve(self, length: int) -> None:
         """Make room for `length` tokens. Raises OutOfMemoryError, and then no row has changed."""

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.cuda.driver import Address, as_bytes
-from engine.cuda.memory import CardMemory, Use
+from engine.cuda.chunks import ChunkStore
+from engine.cuda.driver import Address, CardDriver, as_bytes
 from engine.errors import OutOfMemoryError
 from engine.kv_geometry import KvGeometry
 
 if TYPE_CHECKING:
     import torch
 
-_CHUNK_BYTES = 8 * 2**20  # allocated at a time: a page of a small model is less than the card's unit of 2 MB
+_CHUNK_BYTES = 8 * 2**20  # taken at a time: a page of a small model is less than the card's unit of 2 MB
 _ALIGNMENT = 256
 
 
 class CudaPagePool:
-    """Implements `engine.backend.PagePool`. Belongs to the thread of its driver.
-
-    Memory is taken in chunks of several pages; a chunk is given back when none of its pages is in use and
-    another such chunk is there: giving back waits for the card.
+    """Implements `engine.backend.PagePool`. Belongs to the thread of its driver; but it may be dropped by
+    any.
     """
 
-    def __init__(self, geometry: KvGeometry, capacity: int, memory: CardMemory) -> None:
+    def __init__(self, geometry: KvGeometry, capacity: int, driver: CardDriver, chunks: ChunkStore) -> None:
         self._geometry = geometry
         self._capacity = capacity
-        self._memory = memory
+        self._driver = driver
+        self._chunks = chunks
         self._stride = -(-geometry.page_bytes // _ALIGNMENT) * _ALIGNMENT
         self._pages_a_chunk = max(1, min(capacity, _CHUNK_BYTES // self._stride))
-        self._chunks: dict[int, _Chunk] = {}
+        self._held: dict[int, Address] = {}  # chunks by number; page p is in chunk p // pages_a_chunk
+        self._free: dict[int, list[int]] = {}  # pages of those that have some
         self._in_use: set[int] = set()
-        self._next_chunk = 0
+        weakref.finalize(self, _give_all, chunks, self._chunk_bytes, self._held)
 
     @property
     def geometry(self) -> KvGeometry:
@@ -42,31 +43,37 @@ class CudaPagePool:
     def capacity(self) -> int:
         return self._capacity
 
+    @property
+    def num_pages(self) -> int:
+        return len(self._in_use)
+
     def allocate(self) -> int | None:
         if len(self._in_use) >= self._capacity:
             return None
-        chunk = next((each for each in self._chunks.values() if each.free), None)
-        if chunk is None:
+        if not self._free:
             try:
-                chunk = self._new_chunk()
+                self._take_chunk()
             except OutOfMemoryError:
                 return None
-        page = chunk.free.pop()
+        number = next(iter(self._free))
+        page = self._free[number].pop()
+        if not self._free[number]:
+            del self._free[number]
         self._in_use.add(page)
-        self._memory.driver.fill(self.address(page), 0, self._geometry.page_bytes)
+        self._driver.fill(self.address(page), 0, self._geometry.page_bytes)
         return page
 
     def free(self, page: int) -> None:
         self._in_use.remove(page)
-        chunk = self._chunks[page // self._pages_a_chunk]
-        chunk.free.append(page)
-        empty = [each for each in self._chunks.values() if len(each.free) == self._pages_a_chunk]
-        if len(empty) > 1:
-            del self._chunks[chunk.number]
-            self._memory.free(chunk.address)
+        number = page // self._pages_a_chunk
+        pages = self._free.setdefault(number, [])
+        pages.append(page)
+        if len(pages) == self._pages_a_chunk:
+            del self._free[number]
+            self._chunks.give(self._chunk_bytes, [self._held.pop(number)])
 
     def copy(self, source: int, target: int) -> None:
-        self._memory.driver.copy(self.address(target), self.address(source), self._geometry.page_bytes)
+        self._driver.copy(self.address(target), self.address(source), self._geometry.page_bytes)
 
     def read(self, page: int) -> torch.Tensor:
         import torch
@@ -78,40 +85,34 @@ class CudaPagePool:
                 f"There is no memory for a page of a conversation ({self._geometry.page_bytes:,} bytes).",
                 "Close other programs.",
             ) from error
-        self._memory.driver.download(as_bytes(data), self.address(page))
+        self._driver.download(as_bytes(data), self.address(page))
         return data
 
     def write(self, page: int, data: torch.Tensor) -> None:
         assert data.nbytes == self._geometry.page_bytes
-        self._memory.driver.upload(self.address(page), as_bytes(data))
-
-    def close(self) -> None:
-        """Frees what no page is in. Nothing may be allocated any more."""
-        assert not self._in_use
-        while self._chunks:
-            _, chunk = self._chunks.popitem()
-            self._memory.free(chunk.address)
+        self._driver.upload(self.address(page), as_bytes(data))
 
     def address(self, page: int) -> Address:
         """Where the page begins on the card."""
         assert page in self._in_use
         number, index = divmod(page, self._pages_a_chunk)
-        return Address(self._chunks[number].address + index * self._stride)
+        return Address(self._held[number] + index * self._stride)
 
     def addresses(self, pages: Sequence[int]) -> list[Address]:
         return [self.address(page) for page in pages]
 
-    def _new_chunk(self) -> _Chunk:
-        address = self._memory.allocate(self._pages_a_chunk * self._stride, Use.CACHE)
-        chunk = _Chunk(self._next_chunk, address, self._pages_a_chunk)
-        self._next_chunk += 1
-        self._chunks[chunk.number] = chunk
-        return chunk
+    @property
+    def _chunk_bytes(self) -> int:
+        return self._pages_a_chunk * self._stride
+
+    def _take_chunk(self) -> None:
+        number = next(index for index in range(len(self._held) + 1) if index not in self._held)
+        self._held[number] = self._chunks.take(self._chunk_bytes)
+        first = number * self._pages_a_chunk
+        self._free[number] = list(reversed(range(first, first + self._pages_a_chunk)))
 
 
-class _Chunk:
-    def __init__(self, number: int, address: Address, num_pages: int) -> None:
-        self.number = number
-        self.address = address
-        first = number * num_pages
-        self.free = list(reversed(range(first, first + num_pages)))
+def _give_all(chunks: ChunkStore, num_bytes: int, held: dict[int, Address]) -> None:
+    """A pool that nobody has any more needs no pages."""
+    chunks.give(num_bytes, list(held.values()))
+    held.clear()

@@ -159,7 +159,6 @@ def test_a_page_is_the_same_bytes_on_both(on_card: OnCard) -> None:
         for each, its_pool in ((sequence, pool), (moved, other_pool)):
             for page in each.pages:
                 its_pool.free(page)
-    pools[1].close()
 
 
 def test_a_decoded_token_takes_one_copy_each_way(card: EmulatedCard, on_card: OnCard) -> None:
