@@ -52,6 +52,13 @@ class Parking:
             return []
         return [self._state(stored, self._folder.geometry) for stored in self._folder.index()]
 
+    def find(self, conversation: str) -> State | None:
+        """What lies on disk of a conversation by now."""
+        stored = None if self._folder is None else self._folder.find(conversation)
+        if stored is None or self._folder is None:
+            return None
+        return self._state(stored, self._folder.geometry)
+
     def park(self, state: State) -> None:
         """Its pages are in memory then, and those in the pool are free. Takes one page of memory beside those
         of the pool; where not even that can be had, the state is lost.

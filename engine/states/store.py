@@ -81,6 +81,7 @@ class StateStore:
         stands for no conversation: its state is not kept. Raises OutOfMemoryError; nothing is taken then.
         """
         self._settle()
+        self._look_for(conversation)
         prompt = as_ids(ids)
         had_own = conversation in self._idle
         source, length, pages = self._find(conversation, prompt)
@@ -324,6 +325,17 @@ class StateStore:
             for state in self._parking.index():
                 self._idle.setdefault(state.conversation, state)
         self._parking.settle(list(self._idle.values()))
+
+    def _look_for(self, conversation: str) -> None:
+        """A file that came after the index: another window's, or one of a program that was still writing it
+        when this one began.
+        """
+        if not conversation or conversation in self._idle or conversation in self._current:
+            return
+        state = self._parking.find(conversation)
+        if state is not None:
+            self._idle[conversation] = state
+            self._lost.pop(conversation, None)
 
     def _on_lost(self, state: State, tokens: int, told: bool) -> None:
         if self._idle.get(state.conversation) is state:

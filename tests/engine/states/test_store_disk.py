@@ -67,6 +67,17 @@ class TestPlaces:
         for name, start in (("a", 1), ("b", 2), ("c", 3)):
             assert answer(store, name, [start, *TEXT[:151]]).reused == 151
 
+    def test_a_file_that_comes_after_the_start_is_used_as_well(self, make: Make, tmp_path: Path) -> None:
+        """Another window's, or of a program that was still writing it when this one began."""
+        store = make()
+        assert answer(store, "b", [1, *TEXT[:10]]).reason is ReuseReason.NEW
+        path = KvFolder(tmp_path / "states", KEY, context=CONTEXT).path("a")
+        write_state("a", TEXT[:150], path)
+        lease = answer(store, "a", TEXT[:160])
+        assert (lease.reused, lease.reason, codes(store, lease)) == (150, None, [])
+        store.forget("a")
+        assert answer(store, "a", TEXT[:160]).reused == 0
+
     def test_what_is_being_answered_at_the_end_is_kept_as_far_as_it_came(
         self, make: Make, tmp_path: Path
     ) -> None:
