@@ -59,7 +59,14 @@ def test_a_new_page_is_zeros_also_where_another_was(setting: Setting) -> None:
 @given(data=st.data())
 def test_pages_keep_their_bytes_whatever_happens_to_others(data: st.DataObject, card: EmulatedCard) -> None:
     setting = Setting(card)
-    pools = [setting.pool(capacity) for capacity in (3, 1000)]
+    try:
+        run_some_operations(data, [setting.pool(capacity) for capacity in (3, 1000)])
+    finally:
+        setting.memory.free_all()
+    assert card.live == {}
+
+
+def run_some_operations(data: st.DataObject, pools: list[CudaPagePool]) -> None:
     expected: dict[tuple[int, int], int] = {}
     for _ in range(data.draw(st.integers(1, 60))):
         which = data.draw(st.integers(0, 1))
@@ -86,8 +93,6 @@ def test_pages_keep_their_bytes_whatever_happens_to_others(data: st.DataObject, 
                     expected[which, page] = expected[which, source]
     for (which, page), value in expected.items():
         assert torch.equal(pools[which].read(page), filled(value))
-    setting.memory.free_all()
-    assert card.live == {}
 
 
 def test_what_one_pool_gives_back_the_next_takes(setting: Setting) -> None:
