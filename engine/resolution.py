@@ -133,6 +133,14 @@ def _notices(config: EngineConfig, resolved: ResolvedConfig, *, stored_packed: b
         notices.append(
             Notice("weight-group-unused", "The group of the weights has no effect: they are not packed.")
         )
+    if config.activations not in ("auto", "float") and resolved.weights == "native" and not stored_packed:
+        notices.append(
+            Notice(
+                "activations-unused",
+                f"Activations of {config.activations} have no effect: the weights are not packed.",
+                "Choose 8 or 4 bits for the weights as well.",
+            )
+        )
     if config.vram_budget is not None and resolved.device == "cpu":
         notices.append(
             Notice("vram-budget-unused", "The VRAM budget has no effect: the model runs on the CPU.")

@@ -38,6 +38,7 @@ _ERRORS = frozenset(
 # Everything works; this is only how.
 _INFOS = frozenset(
     {
+        "activations-unused",
         "answer-in-progress",
         "answer-saved",
         "card-driver-missing",

@@ -526,6 +526,8 @@ class TestLoad:
 
         assert codes(device="auto") == ["card-driver-missing"]
         assert codes(device="cpu") == []
+        assert codes(device="cpu", activations="int8") == ["activations-unused"]
+        assert codes(device="cpu", activations="int8", weights="q8") == []
         assert codes(device="cpu", vram_budget=2**30) == ["vram-budget-unused"]
 
     def test_summary_says_what_was_loaded(self, load: Load) -> None:
