@@ -1,0 +1,166 @@
+"""A card beside the CPU of the same machine: the same weights, the same words. Needs an NVIDIA card.
+
+    python benchmarks/card_vs_cpu.py MODEL [MODEL ...] [--weights q8 q4] [--activations int8x2] [--kv int8]
+
+For each model, both compute with weights, activations and caches of the same form:
+
+- difference: of all logits of a prompt of 390 tokens (random ids), ‖card - CPU‖ / ‖CPU‖;
+- same bits: whether the card gives each row of that prompt the same bits when it comes in pieces of 1, 63,
+  64, 65 and 130 tokens;
+- greedy: how many of 64 tokens behind the first 70 are the same, up to the first that isn't;
+- nll: of the prompt, relative difference;
+- prefill and decode: tokens a second on the card, of the prompt and of the 64 tokens. Medians of 3.
+
+A table, and one JSON object on the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.backend import Backend
+from engine.calibration_text import calibration_text
+from engine.checkpoints.model_folder import ModelFolder, open_model
+from engine.code_cache import CodeCache, default_root
+from engine.cpu.backend import CpuBackend
+from engine.cuda.availability import NoCard, find_card, open_card
+from engine.cuda.backend import CudaBackend
+from engine.cuda.nvrtc_compiler import NvrtcCompiler
+from engine.runtime import default_threads, prepare_runtime
+from engine.tokenizers.tokenizer import load_tokenizer
+
+PROMPT, BEGINNING, NEW = 390, 70, 64  # tokens
+PIECES = (1, 63, 64, 65, 130)
+REPEATS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("--weights", nargs="+", default=["q8", "q4"], choices=["native", "q8", "q4"])
+    parser.add_argument("--activations", default="int8x2", choices=["float", "int8", "int8x2"])
+    parser.add_argument("--kv", default="int8", choices=["native", "int8"])
+    options = parser.parse_args()
+    card = find_card()
+    if isinstance(card, NoCard):
+        raise SystemExit(f"There is no card: {card.reason}.")
+    prepare_runtime(default_threads())
+    print(f"{card.name}, driver {card.driver}\n")
+    print("| model | weights | difference | same bits | greedy | nll | prefill | decode |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    results = []
+    for path in options.models:
+        for weights in options.weights:
+            result = compare(path, weights, options.activations, options.kv)
+            results.append({"model": path.name, "weights": weights, **result})
+            print(row_of(path.name, weights, result), flush=True)
+    print(json.dumps({"card": card.name, "driver": card.driver, "results": results}))
+
+
+def compare(path: Path, weights: Any, activations: Any, kv: Any) -> dict[str, Any]:
+    folder = open_model(path)
+    try:
+        cpu = CpuBackend.load(
+            folder.spec,
+            folder.parameters,
+            folder.tensors,
+            weights=weights,
+            activations=activations,
+            calibration_ids=calibration_ids(folder) if weights == "q4" else (),
+        )
+    finally:
+        folder.tensors.close()
+    card = CudaBackend(
+        cpu, open_card(), NvrtcCompiler(cache=CodeCache(default_root())), activations=activations
+    )
+    try:
+        return measured(card, cpu, kv)
+    finally:
+        card.close()
+
+
+def calibration_ids(folder: ModelFolder) -> list[int]:
+    found = load_tokenizer(folder.tokenizer).encode(calibration_text(), parse_special=False)
+    return [token for token in found if token < folder.spec.vocab_size]
+
+
+def measured(card: CudaBackend, cpu: CpuBackend, kv: Any) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, cpu.spec.vocab_size, (PROMPT,), generator=generator).tolist()
+    whole, reference = logits_of(card, ids, kv, PROMPT), logits_of(cpu, ids, kv, PROMPT)
+    new, decode = greedy(card, ids[:BEGINNING], kv)
+    expected, _ = greedy(cpu, ids[:BEGINNING], kv)
+    nll, reference_nll = nll_of(whole, ids), nll_of(reference, ids)
+    return {
+        "difference": float((whole - reference).norm() / reference.norm()),
+        "same_bits": all(torch.equal(logits_of(card, ids, kv, piece), whole) for piece in PIECES),
+        "greedy": next((i for i in range(NEW) if new[i] != expected[i]), NEW),
+        "nll": abs(nll - reference_nll) / reference_nll,
+        "prefill_tokens_per_second": statistics.median(prefill_speed(card, ids, kv) for _ in range(REPEATS)),
+        "decode_tokens_per_second": decode,
+    }
+
+
+def logits_of(backend: Backend, ids: Sequence[int], kv: Any, piece: int) -> torch.Tensor:
+    with closing(backend.new_cache(kv)) as cache:
+        parts = [
+            backend.forward(ids[at : at + piece], cache, all_logits=True) for at in range(0, len(ids), piece)
+        ]
+    return torch.cat(parts)
+
+
+def nll_of(logits: torch.Tensor, ids: Sequence[int]) -> float:
+    following = torch.tensor(ids[1:])
+    chosen = logits[:-1].gather(1, following[:, None])[:, 0] - logits[:-1].logsumexp(-1)
+    return -float(chosen.double().sum())
+
+
+def greedy(backend: Backend, ids: Sequence[int], kv: Any) -> tuple[list[int], float]:
+    """The tokens, and how many come a second."""
+    speeds = []
+    for _ in range(REPEATS):
+        new: list[int] = []
+        with closing(backend.new_cache(kv)) as cache:
+            logits = backend.forward(ids, cache)
+            began = time.perf_counter()
+            for _ in range(NEW):
+                new.append(int(logits.argmax()))
+                logits = backend.forward(new[-1:], cache)
+            speeds.append(NEW / (time.perf_counter() - began))
+    return new, statistics.median(speeds)
+
+
+def prefill_speed(backend: Backend, ids: Sequence[int], kv: Any) -> float:
+    with closing(backend.new_cache(kv)) as cache:
+        began = time.perf_counter()
+        backend.forward(ids, cache)
+        return len(ids) / (time.perf_counter() - began)
+
+
+def row_of(name: str, weights: str, result: dict[str, Any]) -> str:
+    cells = [
+        name,
+        weights,
+        f"{result['difference']:.1e}",
+        "yes" if result["same_bits"] else "NO",
+        f"{result['greedy']} of {NEW}",
+        f"{result['nll']:.1e}",
+        f"{result['prefill_tokens_per_second']:,.0f} tok/s",
+        f"{result['decode_tokens_per_second']:,.0f} tok/s",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    main()
