@@ -20,6 +20,7 @@ from engine.weights.sizes import WeightBytes
 from engine.wording import format_tokens
 
 _MAX_THREADS = 1024
+_CARD_FRACTION = 0.8  # of the card's memory, for weights; the rest is for conversations and other programs
 _LEAST = {
     "context": 1,
     "slots": 1,
@@ -63,7 +64,7 @@ def resolve_config(
     on_card = isinstance(card, CardInfo)
     resolved = ResolvedConfig(
         device="cuda" if on_card else "cpu",
-        weights=_weights(config, sizes, available),
+        weights=_weights(config, sizes, _room(config, available, card)),
         weight_group=weight_group(config),
         kv="int8" if config.kv == "auto" else config.kv,
         activations=_activations(config.activations, on_card=on_card),
@@ -97,13 +98,23 @@ def weight_group(config: EngineConfig) -> WeightGroup:
     return config.weight_group
 
 
-def _weights(config: EngineConfig, sizes: WeightBytes, available: int) -> WeightFormat:
+def _room(config: EngineConfig, available: int, card: CardInfo | NoCard | None) -> int:
+    """Bytes for weights: of the computer's memory, where they always are too, and of the card's."""
+    room = available - RESERVE_BYTES
+    if isinstance(card, CardInfo):
+        room = min(room, int(_CARD_FRACTION * card.total_bytes))
+        if config.vram_budget is not None:
+            room = min(room, int(_CARD_FRACTION * config.vram_budget))
+    return room
+
+
+def _weights(config: EngineConfig, sizes: WeightBytes, room: int) -> WeightFormat:
     """By itself, 8 bits if they fit: answers hardly differ from those of the weights as stored, and a token
     takes about half as long. Else 4 bits, whether they fit or not: the load says so if they don't.
     """
     if config.weights != "auto":
         return config.weights
-    return "q8" if sizes.q8 <= available - RESERVE_BYTES else "q4"
+    return "q8" if sizes.q8 <= room else "q4"
 
 
 def _activations(choice: ActivationsChoice, *, on_card: bool) -> Activations:

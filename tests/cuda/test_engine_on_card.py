@@ -98,6 +98,11 @@ def test_auto_takes_the_card(load: Load) -> None:
     assert load(device="auto").summary.device == "cuda"
 
 
+def test_weights_are_packed_to_what_the_card_has_room_for(load: Load) -> None:
+    assert load(weights="auto").summary.weights == "q8"
+    assert load(weights="auto", vram_budget=500_000, context=64).summary.weights == "q4"
+
+
 def test_a_second_turn_reads_what_is_new(load: Load) -> None:
     engine = load()
     first = answer(engine, list(range(100)))
