@@ -50,6 +50,7 @@ def _no_card_but_for_its_tests(request: pytest.FixtureRequest, monkeypatch: pyte
     """Whatever computer they run on, tests compute on the CPU unless they say otherwise."""
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setattr("engine.cuda.availability.load_nvidia_library", lambda: None)
+        monkeypatch.setattr("engine.cuda.lost_card._words", None)
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,6 @@ class FakeCard:
         if self.retained == 0:
             self.memory.clear()
             self.alive.clear()
-            self.sticky = None
 
     def block(self, address: int) -> tuple[np.ndarray, int]:
         start = max(base for base in self.memory if base <= address)
@@ -172,6 +171,8 @@ class FakeContext:
     def __init__(self, card: FakeCard) -> None:
         if "cuDevicePrimaryCtxRetain" in card.failures:
             raise card.failures["cuDevicePrimaryCtxRetain"]
+        if card.sticky is not None:  # also where the context was released or reset in between
+            raise LogicError(f"cuDevicePrimaryCtxRetain failed: {card.sticky}")
         card.retained += 1
         self.card, self.thread, self.is_valid = card, threading.get_ident(), True
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.cuda.driver import CardFaultError, CardInfo
+from engine.cuda.lost_card import earlier_loss
 from engine.cuda.nvidia_library import (
     CUDA_ERROR_INSUFFICIENT_DRIVER,
     CUDA_ERROR_INVALID_DEVICE,
@@ -89,6 +90,9 @@ class _Found:
 
 
 def _find() -> _Found | NoCard:
+    loss = earlier_loss()
+    if loss is not None:
+        return _failed_card(loss)
     library = load_nvidia_library()
     if library is None:
         return _no_driver()
@@ -141,6 +145,14 @@ def _missing_package(version: tuple[int, int]) -> NoCard | None:
         lacking = "cuda-bindings" if isinstance(error, ImportError) else "NVIDIA's compiler (NVRTC)"
         return NoCard("card-nvrtc-missing", f"{lacking} is not installed", _PACKAGES)
     return _old_driver(version, needed) if version[0] < needed else None
+
+
+def _failed_card(words: str) -> NoCard:
+    return NoCard(
+        "card-failed",
+        f"the card failed earlier in this program ({words})",
+        "Restart the program to use the card again.",
+    )
 
 
 def _no_driver() -> NoCard:

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.cuda.driver_faults import card_fault, card_full_at
+from engine.cuda.driver_faults import card_fault, card_full_at, driver_words
+from engine.cuda.lost_card import remember_loss
 from engine.cuda.nvidia_library import NvidiaError, NvidiaLibrary
 from engine.cuda.staging import StagingRing
 
@@ -85,10 +86,15 @@ class CardHoldings:
             return
         try:
             self.cuda.Context.pop()
-        except self.cuda.Error:
-            self.is_lost = True
+        except self.cuda.Error as error:
+            self.lose(error)
             self.context.detach()  # takes it off the stack, too, and can't fail
             raise
+
+    def lose(self, error: Exception) -> None:
+        """error: PyCUDA's, of a call after which nothing works any more."""
+        self.is_lost = True
+        remember_loss(driver_words(str(error)))
 
     def give_back(self) -> None:
         """Never raises. Where another thread calls, the one it belongs to must be through with the card."""
@@ -120,8 +126,8 @@ class CardHoldings:
                 for allocation in self.allocations.values():
                     allocation.free()
                 self._drop()
-        except self.cuda.Error:
-            self.is_lost = True  # what ran before failed; everything goes with the context
+        except self.cuda.Error as error:
+            self.lose(error)  # what ran before failed; everything goes with the context
 
     def _drop(self) -> None:
         """Lets go of PyCUDA's objects. While the context is there, only in `active`; once PyCUDA takes it for

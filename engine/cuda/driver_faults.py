@@ -19,19 +19,19 @@ _HINTS = (
     (
         "timed out",
         "The system stops work that keeps a card with a screen busy for too long: close other programs that "
-        "use it, then load the model again.",
+        "use it, then restart the program.",
     ),
     (
         "unknown error",
-        "This comes after sleep: load the model again; if that doesn't help, restart the computer.",
+        "This comes after sleep: restart the program; if that doesn't help, restart the computer.",
     ),
     ("toolchain", "Install a newer NVIDIA driver."),
     ("kernel image", "Install a newer NVIDIA driver."),
     ("busy or unavailable", "Close other programs that use the card, then load the model again."),
 )
-_OTHER_HINT = (
-    "Load the model again; if it happens again, install a newer NVIDIA driver, or choose the CPU as device."
-)
+_IF_AGAIN = "if it happens again, install a newer NVIDIA driver, or choose the CPU as device."
+_REFUSED_HINT = f"Load the model again; {_IF_AGAIN}"
+_LOST_HINT = f"Restart the program to use the card again; {_IF_AGAIN}"  # see `lost_card.py`
 
 
 def card_fault(message: str, *, doing: str, lost: bool) -> CardFaultError:
@@ -39,7 +39,8 @@ def card_fault(message: str, *, doing: str, lost: bool) -> CardFaultError:
     any more, whatever it is asked.
     """
     words = driver_words(message)
-    hint = next((hint for part, hint in _HINTS if part in words), _OTHER_HINT)
+    other = _LOST_HINT if lost else _REFUSED_HINT
+    hint = next((hint for part, hint in _HINTS if part in words), other)
     if lost:
         return CardLostError(f"The graphics card stopped at {doing}: {words}.", hint)
     return CardFaultError(f"The graphics card refused {doing}: {words}.", hint)

@@ -197,7 +197,8 @@ class PyCudaDriver:
     def _explained(self, error: Exception, doing: str) -> EngineError:
         if isinstance(error, self._cuda.MemoryError):
             return card_full_at(doing, self._free_bytes_if_known())
-        self._held.is_lost = self._held.is_lost or self._answers_nothing()
+        if not self._held.is_lost and self._answers_nothing():
+            self._held.lose(error)
         return card_fault(str(error), doing=doing, lost=self._held.is_lost)
 
     def _answers_nothing(self) -> bool:

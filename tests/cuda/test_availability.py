@@ -13,6 +13,7 @@ import pytest
 from engine.cuda import availability, nvidia_library
 from engine.cuda.availability import NoCard, find_card, open_card
 from engine.cuda.driver import CardFaultError, CardInfo
+from engine.cuda.lost_card import remember_loss
 from engine.cuda.nvidia_library import NvidiaLibrary
 from engine.errors import SettingError
 
@@ -218,6 +219,20 @@ def test_a_driver_that_hangs_does_not_hang_the_program(monkeypatch: pytest.Monke
 def test_opening_without_a_card_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     set_library(monkeypatch, None)
     with pytest.raises(SettingError, match="'cuda' is not available: there is no NVIDIA driver"):
+        open_card()
+
+
+def test_a_card_that_was_lost_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_loss("an illegal memory access was encountered (cuStreamSynchronize)")
+    remember_loss("the context is destroyed (cuMemAlloc)")
+    found = no_card(monkeypatch, FakeLibcuda())
+    assert found.code == "card-failed"
+    assert found.reason == (
+        "the card failed earlier in this program (an illegal memory access was encountered "
+        "(cuStreamSynchronize))"
+    )
+    assert "Restart the program" in found.hint
+    with pytest.raises(SettingError, match="the card failed earlier in this program"):
         open_card()
 
 

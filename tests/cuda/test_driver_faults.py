@@ -28,7 +28,7 @@ def test_the_drivers_words_stand_before_the_function(message: str, words: str) -
         ("the launch timed out and was terminated", "close other programs"),
         ("unknown error", "sleep"),
         ("the provided PTX was compiled with an unsupported toolchain.", "newer NVIDIA driver"),
-        ("an illegal memory access was encountered", "Load the model again"),
+        ("an illegal memory access was encountered", "Restart the program"),
     ],
 )
 def test_the_hint_fits_what_happened(words: str, what_to_do: str) -> None:
@@ -44,6 +44,7 @@ def test_a_refusal_is_no_loss() -> None:
     error = card_fault("cuLaunchKernel failed: invalid argument", doing="the kernel norm", lost=False)
     assert type(error) is CardFaultError
     assert error.message == "The graphics card refused the kernel norm: invalid argument (cuLaunchKernel)."
+    assert error.hint.startswith("Load the model again")
 
 
 def test_a_full_card_is_told_with_both_numbers_as_far_as_they_are_known() -> None:

@@ -16,6 +16,7 @@ from fake_pycuda import TOTAL_BYTES, Arguments, Error, FakeCard, LogicError, Mem
 
 from engine.cuda import card_holdings
 from engine.cuda.driver import CardFaultError, CardInfo, CardLostError
+from engine.cuda.lost_card import earlier_loss
 from engine.cuda.pycuda_driver import LANDING_BYTES, STAGING_BYTES, PyCudaDriver
 from engine.errors import OutOfMemoryError
 
@@ -162,6 +163,7 @@ def test_a_refused_call_is_a_fault_and_the_card_goes_on(card: FakeCard) -> None:
     driver.free(address)
     driver.close()
     assert (card.retained, card.alive) == (0, [])
+    assert earlier_loss() is None
 
 
 def test_a_full_card_at_a_launch_is_told_with_what_is_free(card: FakeCard) -> None:
@@ -197,6 +199,7 @@ def test_a_lost_card_is_told_by_every_call_and_closes_without_a_complaint(card: 
     driver.free(address)
     driver.close()
     assert (card.retained, card.alive) == (0, [])
+    assert earlier_loss() == "an illegal memory access was encountered (cuMemGetInfo)"
 
 
 def test_a_fault_seen_only_at_closing_is_no_error(card: FakeCard) -> None:
@@ -205,6 +208,7 @@ def test_a_fault_seen_only_at_closing_is_no_error(card: FakeCard) -> None:
     card.sticky = "unspecified launch failure"
     driver.close()
     assert (card.retained, card.alive) == (0, [])
+    assert earlier_loss() == "unspecified launch failure (cuCtxSynchronize)"
 
 
 def test_a_call_refused_while_a_graph_is_recorded_does_not_mean_a_lost_card(card: FakeCard) -> None:
@@ -359,19 +363,49 @@ def test_a_real_card_computes_what_it_is_told() -> None:
         driver.close()
 
 
-@pytest.mark.gpu
-def test_a_real_card_that_was_lost_can_be_opened_again() -> None:
-    from engine.cuda.nvrtc_compiler import NvrtcCompiler
+LOSES_ITS_CARD = f"""
+import ctypes
+from engine.cuda.availability import find_card, open_card
+from engine.cuda.driver import CardLostError
+from engine.cuda.nvrtc_compiler import NvrtcCompiler
+from engine.errors import SettingError
 
-    driver = real_driver()
-    code = NvrtcCompiler().compile({"astray.cu": DOUBLE}, "astray.cu", card=driver.info)
-    driver.launch(driver.load(code, ["astray"])["astray"], Arguments(), grid=(1, 1, 1), block=32)
-    with pytest.raises(CardLostError):
-        driver.synchronize()
-    driver.close()
-    again = real_driver()
-    again.free(again.allocate(1000))
-    again.close()
+class Arguments(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_int64), ("count", ctypes.c_int32))
+
+driver = open_card()
+code = NvrtcCompiler().compile({{"astray.cu": {DOUBLE!r}}}, "astray.cu", card=driver.info)
+driver.launch(driver.load(code, ["astray"])["astray"], Arguments(), grid=(1, 1, 1), block=32)
+try:
+    driver.synchronize()
+except CardLostError:
+    print("lost")
+driver.close()
+print(find_card().code)
+try:
+    open_card()
+except SettingError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.gpu
+def test_a_real_card_that_was_lost_is_not_tried_again_by_its_process() -> None:
+    """In a process of its own, since no other test there could use the card."""
+    real_driver().close()
+    done = subprocess.run(
+        [sys.executable, "-c", LOSES_ITS_CARD],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lost, code, message = done.stdout.splitlines()
+    assert (lost, code) == ("lost", "card-failed")
+    assert "failed earlier in this program (an illegal memory access was encountered (" in message
+    real_driver().close()  # other processes can use it as before
 
 
 @pytest.mark.gpu
