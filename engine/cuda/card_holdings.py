@@ -54,6 +54,7 @@ class CardHoldings:
     idle_events: list[Any] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
     kernels: list[LoadedKernel] = field(default_factory=list)
+    graphs: list[int] = field(default_factory=list)
     allocations: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
@@ -123,6 +124,8 @@ class CardHoldings:
         try:
             with self.active():
                 self.cuda.Context.synchronize()
+                for graph in self.graphs:
+                    self._ask(self.library.destroy_graph, graph)
                 for allocation in self.allocations.values():
                     allocation.free()
                 self._drop()
@@ -136,7 +139,14 @@ class CardHoldings:
         for kernel in self.kernels:
             kernel.function = kernel.start = None
         self.stream = self.landing = self.ring = None
-        for things in (self.kernels, self.modules, self.idle_events, self.events, self.allocations):
+        for things in (
+            self.graphs,
+            self.kernels,
+            self.modules,
+            self.idle_events,
+            self.events,
+            self.allocations,
+        ):
             things.clear()
 
     def _detach(self) -> bool:

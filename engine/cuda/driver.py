@@ -11,6 +11,7 @@ Addresses are plain numbers, as in kernels.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NewType, Protocol
 
@@ -27,6 +28,8 @@ Address = NewType("Address", int)
 NOWHERE = Address(0)
 Kernel = NewType("Kernel", object)
 """A kernel that is ready to be launched. Every kernel takes one structure by value."""
+Recording = NewType("Recording", object)
+"""Launches that were recorded, to be repeated as one."""
 
 
 class CardFaultError(EngineError):
@@ -96,6 +99,17 @@ class CardDriver(Protocol):
         shared_bytes: int = 0,
     ) -> None:
         """block: threads, in one axis. shared_bytes: of dynamic shared memory."""
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        """What `work` launches, with the arguments of now. Nothing of it runs. `work` asks for nothing but
+        launches.
+        """
+
+    def replay(self, recording: Recording) -> None:
+        """Starts all of it, in its order."""
+
+    def discard(self, recording: Recording) -> None:
+        """It is not needed any more; what was started of it runs to its end."""
 
     def synchronize(self) -> None:
         """Returns when all work is done."""

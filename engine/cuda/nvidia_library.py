@@ -18,6 +18,7 @@ CUDA_ERROR_NO_DEVICE = 100
 CUDA_ERROR_INVALID_DEVICE = 101
 
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # CUdevice_attribute
+_THIS_THREAD = 1  # CUstreamCaptureMode: what other threads do meanwhile is none of its business
 _NAME_BYTES = 256
 
 
@@ -87,6 +88,28 @@ class NvidiaLibrary:
             if current.value != context:
                 return
             self._call("cuCtxSetCurrent", ctypes.c_void_p(None))
+
+    def begin_recording(self, stream: int) -> None:
+        """From here on, what this thread puts into the stream is recorded, and does not run."""
+        self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_THIS_THREAD))
+
+    def end_recording(self, stream: int) -> int:
+        """The graph's handle, ready to be launched."""
+        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
+        try:
+            self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_ulonglong(0))
+        finally:
+            self._call("cuGraphDestroy", graph)
+        assert ready.value is not None
+        return ready.value
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        self._call("cuGraphLaunch", ctypes.c_void_p(graph), ctypes.c_void_p(stream))
+
+    def destroy_graph(self, graph: int) -> None:
+        """What runs of it runs to its end."""
+        self._call("cuGraphExecDestroy", ctypes.c_void_p(graph))
 
     def release_primary_context(self, ordinal: int) -> None:
         """Undoes one retaining of it; with the last one, everything in it is freed."""

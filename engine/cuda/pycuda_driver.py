@@ -9,11 +9,11 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cuda.card_holdings import CardHoldings, LoadedKernel
-from engine.cuda.driver import Address, CardInfo, Kernel
+from engine.cuda.driver import Address, CardInfo, Kernel, Recording
 from engine.cuda.driver_faults import card_fault, card_full, card_full_at
 from engine.cuda.nvidia_library import NvidiaError, NvidiaLibrary
 from engine.cuda.staging import StagingRing
@@ -180,6 +180,32 @@ class PyCudaDriver:
         except self._error as error:
             raise self._explained(error, f"the kernel {loaded.name}") from error
 
+    def record(self, work: Callable[[], None]) -> Recording:
+        library, stream = self._held.library, self.stream_handle
+        with self._refusals_told("a recording"):
+            library.begin_recording(stream)
+        try:
+            work()
+        except BaseException:
+            with suppress(NvidiaError):  # it is invalid, and ending it says so
+                library.destroy_graph(library.end_recording(stream))
+            raise
+        with self._refusals_told("a recording"):
+            graph = library.end_recording(stream)
+        self._held.graphs.append(graph)
+        return Recording(graph)
+
+    def replay(self, recording: Recording) -> None:
+        with self._refusals_told("recorded work"):
+            self._held.library.launch_graph(cast("int", recording), self.stream_handle)
+
+    def discard(self, recording: Recording) -> None:
+        graph = cast("int", recording)
+        self._held.graphs.remove(graph)
+        if not self._held.is_lost:
+            with self._refusals_told("its work"):
+                self._held.library.destroy_graph(graph)
+
     def synchronize(self) -> None:
         with self._faults_told("its work"):
             self._held.stream.synchronize()
@@ -192,6 +218,14 @@ class PyCudaDriver:
         try:
             yield
         except self._error as error:
+            raise self._explained(error, doing) from error
+
+    @contextmanager
+    def _refusals_told(self, doing: str) -> Iterator[None]:
+        """Where the driver's own library is asked."""
+        try:
+            yield
+        except NvidiaError as error:
             raise self._explained(error, doing) from error
 
     def _explained(self, error: Exception, doing: str) -> EngineError:

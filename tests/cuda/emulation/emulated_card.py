@@ -15,6 +15,7 @@
     card.fault_at_launch(n)                       # n-th raises CardFaultError, and so does what follows
     card.lose_at_launch(n)                        # n-th raises CardLostError, and so does what follows
     card.lose()                                   # from now on
+    card.recordings                               # what was recorded and not discarded
     card.failed                                   # whether there was such a fault; no call works then
     card.check()                                  # AssertionError: damaged guards, freed memory, a leak
 
@@ -33,16 +34,18 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import sys
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from emulated_compiler import EmulatedCompiler, why_no_emulation
 from kernel_library import EmulatedKernel, KernelLibrary
 
-from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel
+from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel, Recording
 from engine.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -71,6 +74,7 @@ class Counts:
     fills: int = 0
     allocations: int = 0
     frees: int = 0
+    replays: int = 0
     synchronizations: int = 0
 
 
@@ -139,6 +143,8 @@ class EmulatedCard:
         self._launches_until: dict[str, int] = {}  # "fault", "loss"
         self._faulty_kernel = False
         self._closed = False
+        self._recorded: list[tuple[Any, ...]] | None = None  # launches, while they are recorded
+        self.recordings: list[Recording] = []
 
     # What tests set and ask for
 
@@ -280,6 +286,10 @@ class EmulatedCard:
         given = ctypes.sizeof(arguments)
         assert given == kernel.size, f"{kernel.name} takes {kernel.size} bytes of arguments, not {given}"
         assert all(0 <= number < 1 << 32 for number in (*grid, block, shared_bytes))
+        if self._recorded is not None:
+            copy = type(arguments).from_buffer_copy(arguments)
+            self._recorded.append((kernel, copy, grid, block, shared_bytes))
+            return
         self.counts.launches[kernel.name] += 1
         self._raise_planned_fault()
         kernel.library.set_up(order_seed=self.order_seed, time_limit_s=self.time_limit_s)
@@ -293,6 +303,28 @@ class EmulatedCard:
             self._faulty_kernel = True
             self._break(f"kernel {kernel.name}: it wrote {self._name_guard(int(self._guards[damaged]))}")
 
+    def record(self, work: Callable[[], None]) -> Recording:
+        self._enter()
+        self._recorded = []
+        try:
+            work()
+            recording = Recording(tuple(self._recorded))
+        finally:
+            self._recorded = None
+        self.recordings.append(recording)
+        return recording
+
+    def replay(self, recording: Recording) -> None:
+        self._enter()
+        assert any(recording is each for each in self.recordings), "it was discarded"
+        self.counts.replays += 1
+        for kernel, arguments, grid, block, shared_bytes in cast("tuple[Any, ...]", recording):
+            self.launch(kernel, arguments, grid=grid, block=block, shared_bytes=shared_bytes)
+
+    def discard(self, recording: Recording) -> None:
+        index = next(i for i, each in enumerate(self.recordings) if each is recording)
+        del self.recordings[index]
+
     def synchronize(self) -> None:
         self._enter()
         self.counts.synchronizations += 1
@@ -304,6 +336,8 @@ class EmulatedCard:
     # How
 
     def _enter(self) -> None:
+        caller = sys._getframe(1).f_code.co_name
+        assert self._recorded is None or caller == "launch", f"{caller} while launches are recorded"
         assert threading.get_ident() == self._thread, "a driver belongs to the thread that opened it"
         assert not self._closed, "the driver is closed"
         if self._fault is not None:
