@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from engine.kv_geometry import KvFormat, KvGeometry
+from engine.metrics import MemoryUse, Work
 from engine.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -90,6 +91,13 @@ class Backend(Protocol):
     @property
     def weight_bytes(self) -> int:
         """Memory that the weights take."""
+
+    @property
+    def work(self) -> Work:
+        """What was asked of the device so far. Takes next to no time."""
+
+    def memory_use(self) -> MemoryUse:
+        """What the model takes where it computes. On a card, the driver is asked once a second at most."""
 
     def new_pool(self, geometry: KvGeometry, capacity: int) -> PagePool:
         """An empty pool, valid until the backend is dropped. `geometry` is the model's, in any format."""

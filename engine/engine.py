@@ -23,8 +23,10 @@ from engine.config import EngineConfig
 from engine.conversation_states import default_ram_budget
 from engine.errors import Cancelled, ContextFullError, EngineError, ModelUnloadedError, SettingError
 from engine.generation import Finished, GenerationEvent, GenerationRequest, SlotInfo
-from engine.kv_geometry import KvGeometry
+from engine.kv_geometry import KvGeometry, pages_for
 from engine.loading import LoadedModel, load_model
+from engine.meter import Meter
+from engine.metrics import Metrics
 from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
 from engine.runtime import release_memory
@@ -71,6 +73,8 @@ class Engine:
         self._end_ids = model.end_ids
         self._control_ids = frozenset(model.tokenizer.added_tokens.values())
         self._shelf = model.shelf
+        slots = model.config.slots
+        self._meter = Meter(most_slots=slots, most_pages=slots * pages_for(model.config.context))
 
     @classmethod
     def load(
@@ -168,11 +172,15 @@ class Engine:
 
         Returns how many tokens it has. Raises OutOfMemoryError; nothing has changed then.
         """
-        return self._states.begin(conversation, prompt_ids)
+        try:
+            return self._states.begin(conversation, prompt_ids)
+        finally:
+            self._meter.look(self._states.table())
 
     def forget(self, conversation: str) -> None:
         """Free what is cached of a conversation, on disk too."""
         self._states.forget(conversation)
+        self._meter.forget(conversation)
 
     def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None:
         """Other budgets for what is kept of conversations, from now on, see `EngineConfig`."""
@@ -182,6 +190,12 @@ class Engine:
     def slot_table(self) -> tuple[SlotInfo, ...]:
         """What is kept of each conversation, and where."""
         return self._states.table()
+
+    def metrics(self) -> Metrics:
+        """What the model takes and did, in numbers. To be asked between answers, not for every token."""
+        backend = self._loaded()
+        self._meter.look(self._states.table())
+        return self._meter.metrics(backend)
 
     def close(self) -> None:
         """Free weights and caches. Closing twice does nothing. Whoever asks for more of an answer gets a
@@ -202,10 +216,11 @@ class Engine:
         sampler: Sampler,
         cancel: threading.Event | None,
     ) -> Iterator[GenerationEvent]:
-        self._loaded()
+        backend = self._loaded()
         lease = self._states.take(request.conversation, request.prompt_ids)
         sound = True
         try:
+            self._meter.look(self._states.table())
             answer = Answer(
                 lease,
                 request=request,
@@ -219,7 +234,7 @@ class Engine:
                 cancel=cancel,
             )
             with closing(answer.events()) as events:
-                for event in events:
+                for event in self._meter.watched(events, backend):
                     if isinstance(event, Finished):
                         event = replace(event, notices=(*event.notices, *self.late_notices()))
                     yield event
@@ -229,7 +244,11 @@ class Engine:
             sound = False  # nobody knows how far the step came
             raise
         finally:
+            if self._backend is not None:
+                self._meter.look(self._states.table())  # where the answer was computed in the end
             self._states.give_back(lease, sound=sound)
+            if self._backend is not None:
+                self._meter.look(self._states.table())
 
     def _check_request(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids, "prompt")

@@ -121,6 +121,7 @@ def _print_outputs(engine: Engine, answers: list[Iterator[GenerationEvent]], not
         {
             "outputs": outputs,
             "device": engine.summary.device,
+            "metrics": engine.metrics().as_json(),
             "notices": [notice.as_json() for notice in notices],
         }
     )

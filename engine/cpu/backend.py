@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
+from weakref import WeakSet
 
 import torch
 
@@ -25,11 +26,12 @@ from engine.cpu.strip_weights import load_strips
 from engine.cpu.weights import load_parameters
 from engine.errors import Cancelled
 from engine.kv_geometry import PAGE, KvFormat, KvGeometry, pages_for
+from engine.metrics import MemoryUse, Work
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
 from engine.weights.packing import has_native_strips
-from engine.weights.sizes import MatrixCounts
+from engine.weights.sizes import MatrixCounts, weights_in_words
 from engine.weights.source import TensorSource
 from engine.weights.strip_shelf import StripShelf
 from engine.weights.strips import Bits, Group
@@ -59,9 +61,10 @@ class CpuBackend:
         self.spec = spec
         self.notices = tuple(notices)
         self.counts = counts
-        self.description = f"CPU, {torch.get_num_threads()} threads, {_described(counts)}"
+        self.description = f"CPU, {torch.get_num_threads()} threads, {weights_in_words(counts) or 'float32'}"
         self.weight_bytes = weights.num_bytes
         self.weights = weights
+        self._pools: WeakSet[CpuPagePool] = WeakSet()  # for as long as somebody has them
         mixes = any(isinstance(layer.feed_forward, MoeWeights) for layer in weights.layers)
         self._runner = LayerRunner(spec.norm_eps, expert_rows=self._rows.expert if mixes else 1)
 
@@ -109,7 +112,9 @@ class CpuBackend:
     def new_pool(self, geometry: KvGeometry, capacity: int) -> CpuPagePool:
         assert geometry == KvGeometry.of(self.spec, geometry.format)
         kv_kernels(geometry.format)  # nothing is compiled while somebody waits for a token
-        return CpuPagePool(geometry, capacity)
+        pool = CpuPagePool(geometry, capacity)
+        self._pools.add(pool)
+        return pool
 
     def prefill(
         self,
@@ -158,6 +163,18 @@ class CpuBackend:
         logits = self.decode(ids[0], cache.sequence, cache.pool, cancel=cancel)
         return logits[None] if all_logits else logits
 
+    @property
+    def work(self) -> Work:
+        return Work()
+
+    def memory_use(self) -> MemoryUse:
+        pools = list(self._pools)
+        return MemoryUse(
+            weight_bytes=self.weight_bytes,
+            cache_bytes=sum(pool.num_pages * pool.geometry.page_bytes for pool in pools),
+            cache_pages=sum(pool.num_pages for pool in pools),
+        )
+
     def close(self) -> None:
         """The weights go with the last who knows the backend."""
 
@@ -200,12 +217,3 @@ class CpuBackend:
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(T, H) -> (T, V)"""
         return self.weights.head(rms_norm(hidden, self.weights.final_norm, self.spec.norm_eps))
-
-
-def _described(counts: MatrixCounts | None) -> str:
-    """What the weights are, in the words of the model's line in the window."""
-    if counts is None or not (counts.q4 or counts.q8):
-        return "float32"
-    if counts.q4 and counts.q8:
-        return "4-bit and 8-bit weights"
-    return "4-bit weights" if counts.q4 else "8-bit weights"

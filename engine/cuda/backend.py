@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import threading
 from contextlib import suppress
+from weakref import WeakSet
 
 import torch
 
@@ -17,6 +18,7 @@ from engine.cpu.backend import CpuBackend
 from engine.cpu.moe import MoeWeights
 from engine.cuda.cache import CudaCache
 from engine.cuda.chunks import ChunkStore
+from engine.cuda.counted_driver import CountedDriver
 from engine.cuda.driver import NOWHERE, CardDriver, CardFaultError, KernelCompiler, as_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import (
@@ -29,15 +31,17 @@ from engine.cuda.layers import (
     StepPlace,
 )
 from engine.cuda.matrices import Uploader
-from engine.cuda.memory import CardMemory
+from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import CudaPagePool
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
 from engine.cuda.workspace import LOGIT_ROWS, Workspace
 from engine.errors import Cancelled, UnsupportedModelError
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
+from engine.metrics import CardSpace, MemoryUse, Work
 from engine.models.spec import ModelSpec, MoeSpec
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
+from engine.weights.sizes import weights_in_words
 
 PREFILL_ROWS = 256  # of a step at most
 _WIDEST_HEAD, _HEAD_UNIT = 512, 4  # see kernels/attention.cu
@@ -85,11 +89,12 @@ class CudaBackend:
         """
         check_supported(cpu.spec)
         self.cpu = cpu
-        self._driver = driver
+        self._driver = driver = CountedDriver(driver)
         self._context = cpu.spec.context_length if context is None else context
         self._activations = activations
         self.memory = CardMemory(driver, vram_budget)
         self._chunks = ChunkStore(self.memory)
+        self._pools: WeakSet[CudaPagePool] = WeakSet()  # for as long as somebody has them
         try:
             self.kernels = KernelSet(driver, compiler)
             self._upload(on_progress, cancel)
@@ -105,15 +110,33 @@ class CudaBackend:
 
     @property
     def description(self) -> str:
-        return f"{self._driver.info.name}, {self._activations} activations"
+        return f"{self._driver.info.name}, {weights_in_words(self.cpu.counts) or 'weights as stored'}"
 
     @property
     def weight_bytes(self) -> int:
         return self._weight_bytes
 
+    @property
+    def work(self) -> Work:
+        driver = self._driver
+        launches = self.kernels.num_launches + driver.num_replays
+        return Work(launches, driver.num_uploads, driver.num_downloads)
+
+    def memory_use(self) -> MemoryUse:
+        held, info = self.memory.num_bytes, self._driver.info
+        return MemoryUse(
+            weight_bytes=held.get(Use.WEIGHTS, 0),
+            cache_bytes=held.get(Use.CACHE, 0),
+            cache_pages=sum(pool.num_pages for pool in list(self._pools)),
+            workspace_bytes=held.get(Use.WORKSPACE, 0),
+            card=CardSpace(info.name, info.total_bytes, self.memory.free_bytes()),
+        )
+
     def new_pool(self, geometry: KvGeometry, capacity: int) -> CudaPagePool:
         assert geometry == KvGeometry.of(self.spec, geometry.format)
-        return CudaPagePool(geometry, capacity, self._driver, self._chunks)
+        pool = CudaPagePool(geometry, capacity, self._driver, self._chunks)
+        self._pools.add(pool)
+        return pool
 
     def prefill(
         self,

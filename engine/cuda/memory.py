@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
-from engine.cuda.driver import Address, CardDriver
+from engine.cuda.driver import Address, CardDriver, CardFaultError
 from engine.errors import OutOfMemoryError
+
+_SECONDS_BELIEVED = 1.0  # what the driver said of other programs
 
 
 class Use(enum.Enum):
@@ -24,6 +28,8 @@ class CardMemory:
         self._budget = budget
         self._held: dict[Address, tuple[Use, int]] = {}
         self._by_use: Counter[Use] = Counter()
+        self._others = 0  # bytes that are neither free nor held here, when that was last asked
+        self._others_asked: float | None = None
 
     @property
     def driver(self) -> CardDriver:
@@ -38,6 +44,18 @@ class CardMemory:
         """Bytes that may still be taken: of the budget, and of what is free on the card now."""
         free = self._driver.free_bytes()
         return free if self._budget is None else min(free, self._budget - sum(self._by_use.values()))
+
+    def free_bytes(self) -> int:
+        """What is free on the card, for showing it: what other programs have may be a second old, and is as
+        it was before where the card doesn't answer any more.
+        """
+        total, held = self._driver.info.total_bytes, sum(self._by_use.values())
+        now = time.monotonic()
+        if self._others_asked is None or now - self._others_asked >= _SECONDS_BELIEVED:
+            self._others_asked = now
+            with suppress(CardFaultError):  # whoever computes with it will hear of it
+                self._others = total - self._driver.free_bytes() - held
+        return min(total, max(0, total - self._others - held))
 
     def allocate(self, num_bytes: int, use: Use) -> Address:
         """Raises OutOfMemoryError, and then nothing has changed."""

@@ -37,6 +37,15 @@ class MatrixCounts:
     q4: int = 0
 
 
+def weights_in_words(counts: MatrixCounts | None) -> str:
+    """What weights are packed to, in the words of the model's line in the window; "" where none are."""
+    if counts is None or not (counts.q4 or counts.q8):
+        return ""
+    if counts.q4 and counts.q8:
+        return "4-bit and 8-bit weights"
+    return "4-bit weights" if counts.q4 else "8-bit weights"
+
+
 @dataclass(frozen=True)
 class WeightBytes:
     native: int

@@ -83,7 +83,7 @@ class TestGenerate:
 
     def test_json_has_the_promised_keys(self, command: Command) -> None:
         outcome = command("generate", MODEL, "--prompt", "Hi", "--max-new", 3, "--ignore-eos", "--json")
-        assert outcome.json.keys() == {"outputs", "device", "notices"}
+        assert outcome.json.keys() == {"outputs", "device", "notices", "metrics"}
         assert outcome.json["device"] == "cpu"
         notices = outcome.json["notices"]
         assert all(notice.keys() == {"code", "message", "hint"} for notice in notices)
@@ -94,6 +94,18 @@ class TestGenerate:
         assert output["finish_reason"] == "length"
         assert output["prefill"].keys() == {"tokens", "reused", "seconds"}
         assert output["decode"].keys() == {"tokens", "seconds"}
+
+    def test_json_has_what_the_engine_took_and_did(self, command: Command) -> None:
+        outcome = command("generate", MODEL, "--prompt", "Hi", "--max-new", 3, "--ignore-eos", "--json", *CPU)
+        metrics = outcome.json["metrics"]
+        assert metrics["device"] == "cpu"
+        assert metrics["memory"]["card"] is None
+        assert metrics["memory"]["bytes"]["weights"] > 0
+        assert metrics["slots"]["used"] == 0, "a state of no conversation is not kept"
+        last = metrics["last_answer"]
+        assert last["h2d_per_token"] == last["d2h_per_token"] == 0.0
+        decode = outcome.json["outputs"][0]["decode"]
+        assert last["decode_tokens_per_second"] == pytest.approx(decode["tokens"] / decode["seconds"])
 
     def test_text_is_streamed_to_standard_output_and_notices_to_the_other(self, command: Command) -> None:
         arguments = ("generate", MODEL, "--prompt", "Hi", "--max-new", 8, "--ignore-eos")

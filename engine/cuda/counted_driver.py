@@ -1,0 +1,49 @@
+"""A card's driver that counts what goes through it once for a token: copies, and launches that were recorded.
+Single launches are counted by `KernelSet`, which makes them: through here they go as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.cuda.driver import Address, CardDriver, CardInfo, Recording
+
+if TYPE_CHECKING:
+    from engine.cuda.driver import Bytes
+
+
+class CountedDriver:
+    """A `CardDriver`: the one it was made for, and numbers."""
+
+    def __init__(self, driver: CardDriver) -> None:
+        self._driver = driver
+        self.num_uploads = 0
+        self.num_downloads = 0
+        self.num_replays = 0
+        self.free_bytes = driver.free_bytes
+        self.allocate = driver.allocate
+        self.free = driver.free
+        self.copy = driver.copy
+        self.fill = driver.fill
+        self.load = driver.load
+        self.launch = driver.launch
+        self.record = driver.record
+        self.discard = driver.discard
+        self.synchronize = driver.synchronize
+        self.close = driver.close
+
+    @property
+    def info(self) -> CardInfo:
+        return self._driver.info
+
+    def upload(self, target: Address, source: Bytes) -> None:
+        self._driver.upload(target, source)
+        self.num_uploads += 1
+
+    def download(self, target: Bytes, source: Address) -> None:
+        self._driver.download(target, source)
+        self.num_downloads += 1
+
+    def replay(self, recording: Recording) -> None:
+        self._driver.replay(recording)
+        self.num_replays += 1

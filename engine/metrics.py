@@ -1,0 +1,137 @@
+"""What an engine takes and does, in numbers, as plain records. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.generation import DecodeStats, PrefillStats
+
+
+@dataclass(frozen=True)
+class Work:
+    """What was asked of a card since its model was loaded; on the CPU there is none of it.
+
+    launches: of kernels, and of many that were recorded as one. uploads: copies from the computer's memory to
+    the card's. downloads: the other way.
+    """
+
+    launches: int = 0
+    uploads: int = 0
+    downloads: int = 0
+
+    def since(self, earlier: Work) -> Work:
+        return Work(
+            self.launches - earlier.launches,
+            self.uploads - earlier.uploads,
+            self.downloads - earlier.downloads,
+        )
+
+
+@dataclass(frozen=True)
+class CardSpace:
+    """A card's memory in bytes. free: whoever has the rest; it may be a second old."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What a model takes where it computes, in bytes, by what for: its weights, pages of conversations (and
+    what is held ready for more), what is between the layers of a step. card: None on the CPU, which doesn't
+    count the last.
+    """
+
+    weight_bytes: int
+    cache_bytes: int
+    cache_pages: int
+    workspace_bytes: int = 0
+    card: CardSpace | None = None
+
+    @property
+    def other_bytes(self) -> int:
+        """Of the card, what other programs have, and the driver; 0 on the CPU."""
+        if self.card is None:
+            return 0
+        ours = self.weight_bytes + self.cache_bytes + self.workspace_bytes
+        return max(0, self.card.total_bytes - self.card.free_bytes - ours)
+
+    def as_json(self) -> dict[str, Any]:
+        kinds = {
+            "weights": self.weight_bytes,
+            "cache": self.cache_bytes,
+            "workspace": self.workspace_bytes,
+        }
+        if self.card is None:
+            return {"card": None, "bytes": kinds}
+        kinds |= {"other_programs": self.other_bytes, "free": self.card.free_bytes}
+        return {"card": self.card.name, "total_bytes": self.card.total_bytes, "bytes": kinds}
+
+
+@dataclass(frozen=True)
+class AnswerMetrics:
+    """Of one answer. work: of its decode steps alone."""
+
+    prefill: PrefillStats
+    decode: DecodeStats
+    work: Work = field(default_factory=Work)
+
+    @property
+    def launches_per_token(self) -> float:
+        return self._per_token(self.work.launches)
+
+    @property
+    def h2d_per_token(self) -> float:
+        """Copies to the card for a decoded token: at most one, on the average of an answer."""
+        return self._per_token(self.work.uploads)
+
+    @property
+    def d2h_per_token(self) -> float:
+        """Copies from the card for a decoded token."""
+        return self._per_token(self.work.downloads)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "prefill_tokens_per_second": self.prefill.tokens_per_second,
+            "decode_tokens_per_second": self.decode.tokens_per_second,
+            "reused_tokens": self.prefill.reused,
+            "launches_per_token": self.launches_per_token,
+            "h2d_per_token": self.h2d_per_token,
+            "d2h_per_token": self.d2h_per_token,
+        }
+
+    def _per_token(self, count: int) -> float:
+        return count / self.decode.tokens if self.decode.tokens else 0.0
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """slots, pages: that conversations have in the pool, and may have. reused_tokens: that were cached
+    already, of all prompts so far. evictions: how often a conversation had to leave the pool. fallbacks: how
+    often the CPU computed one, or it got memory of its own, because the pool had no room. last_answer: None
+    before the first one.
+    """
+
+    device: str
+    memory: MemoryUse
+    slots: int
+    most_slots: int
+    most_pages: int
+    reused_tokens: int = 0
+    evictions: int = 0
+    fallbacks: int = 0
+    last_answer: AnswerMetrics | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "memory": self.memory.as_json(),
+            "slots": {"used": self.slots, "most": self.most_slots},
+            "pages": {"used": self.memory.cache_pages, "most": self.most_pages},
+            "reused_tokens": self.reused_tokens,
+            "evictions": self.evictions,
+            "fallbacks": self.fallbacks,
+            "last_answer": None if self.last_answer is None else self.last_answer.as_json(),
+        }
