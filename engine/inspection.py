@@ -15,8 +15,11 @@ from engine.checkpoints.model_folder import read_parts
 from engine.checkpoints.model_parts import ModelParts, Problems
 from engine.config import EngineConfig
 from engine.cpu.memory import RESERVE_BYTES, available_bytes
+from engine.cuda.availability import NoCard, find_card
+from engine.cuda.driver import CardInfo
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
+from engine.resolution import most_of_card, room_for_weights
 from engine.weights.sizes import WeightBytes, kv_bytes_per_token, kv_bytes_per_token_native, weight_bytes
 from engine.weights.source import TensorInfo
 from engine.weights.strips import GROUPS
@@ -26,7 +29,10 @@ USUAL_CONTEXT = 4096  # tokens that a chat is given room for when nothing else i
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether weights and cache fit into one kind of memory, for each format of the weights."""
+    """Whether weights and cache fit into one kind of memory, for each format of the weights.
+
+    available_bytes: of the computer's memory what is free; of the card's all of it, or the budget.
+    """
 
     available_bytes: int
     context: int  # tokens of cache that are counted
@@ -60,9 +66,10 @@ class ModelReport:
     kv_bytes_per_token: int  # int8 cache
     kv_bytes_per_token_native: int  # float32 cache
     weight_bytes: WeightBytes
-    fits: Mapping[str, Fit]  # by kind of memory: "ram"
+    fits: Mapping[str, Fit]  # by kind of memory: "ram", and "vram" where there is a card
     problems: tuple[Notice, ...]  # what keeps the model from being loaded
     notices: tuple[Notice, ...]  # what will be left out, assumed or changed
+    card: CardInfo | NoCard | None = None  # that it would run on, or why there is none; None: not asked for
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -78,6 +85,7 @@ class ModelReport:
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "kv_bytes_per_token_native": self.kv_bytes_per_token_native,
             "weight_bytes": self.weight_bytes.as_json(),
+            "card": self.card.name if isinstance(self.card, CardInfo) else None,
             "fits": {memory: fit.as_json() for memory, fit in self.fits.items()},
             "problems": [problem.as_json() for problem in self.problems],
             "notices": [notice.as_json() for notice in self.notices],
@@ -98,6 +106,7 @@ def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> 
     spec = parts.spec
     stored = {} if parts.tensors is None else parts.tensors.tensors()
     size = WeightBytes(0, 0, 0) if spec is None else _sizes(spec, parts, stored, config)
+    card = None if config.device == "cpu" else find_card()
     return ModelReport(
         path=parts.path,
         name=parts.name,
@@ -111,9 +120,10 @@ def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> 
         kv_bytes_per_token=0 if spec is None else kv_bytes_per_token(spec),
         kv_bytes_per_token_native=0 if spec is None else kv_bytes_per_token_native(spec),
         weight_bytes=size,
-        fits={} if spec is None else {"ram": _fit(spec, size, config, available_bytes())},
+        fits={} if spec is None else _fits(spec, size, config, card),
         problems=tuple(problems),
         notices=tuple(parts.notices),
+        card=card,
     )
 
 
@@ -125,15 +135,19 @@ def _sizes(
     return weight_bytes(spec, parts.parameters, stored, group=group)
 
 
-def _fit(spec: ModelSpec, size: WeightBytes, config: EngineConfig, available: int) -> Fit:
-    """Weights, a cache of the length that was asked for (or a usual one), and the reserve."""
+def _fits(
+    spec: ModelSpec, size: WeightBytes, config: EngineConfig, card: CardInfo | NoCard | None
+) -> Mapping[str, Fit]:
+    """Weights, a cache of the length that was asked for (or a usual one), and what others need."""
     context = min(config.context or USUAL_CONTEXT, spec.context_length)
-    per_token = kv_bytes_per_token_native(spec) if config.kv == "native" else kv_bytes_per_token(spec)
-    room = available - RESERVE_BYTES - context * per_token
-    return Fit(
-        available_bytes=available,
-        context=context,
-        native=size.native <= room,
-        q8=size.q8 <= room,
-        q4=size.q4 <= room,
-    )
+    cache = context * (kv_bytes_per_token_native if config.kv == "native" else kv_bytes_per_token)(spec)
+
+    def fit(available: int, room: int) -> Fit:
+        return Fit(available, context, native=size.native <= room, q8=size.q8 <= room, q4=size.q4 <= room)
+
+    ram = available_bytes()
+    fits = {"ram": fit(ram, ram - RESERVE_BYTES - cache)}
+    if isinstance(card, CardInfo):
+        most = most_of_card(card, config.vram_budget)
+        fits["vram"] = fit(most, min(room_for_weights(card, config.vram_budget), most - cache))
+    return fits

@@ -102,10 +102,18 @@ def _room(config: EngineConfig, available: int, card: CardInfo | NoCard | None) 
     """Bytes for weights: of the computer's memory, where they always are too, and of the card's."""
     room = available - RESERVE_BYTES
     if isinstance(card, CardInfo):
-        room = min(room, int(_CARD_FRACTION * card.total_bytes))
-        if config.vram_budget is not None:
-            room = min(room, int(_CARD_FRACTION * config.vram_budget))
+        room = min(room, room_for_weights(card, config.vram_budget))
     return room
+
+
+def room_for_weights(card: CardInfo, vram_budget: int | None) -> int:
+    """Bytes of the card's memory, of which the model may have the budget."""
+    return int(_CARD_FRACTION * most_of_card(card, vram_budget))
+
+
+def most_of_card(card: CardInfo, vram_budget: int | None) -> int:
+    """Bytes that a model may have of it in all."""
+    return card.total_bytes if vram_budget is None else min(card.total_bytes, vram_budget)
 
 
 def _weights(config: EngineConfig, sizes: WeightBytes, room: int) -> WeightFormat:

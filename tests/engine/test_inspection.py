@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gguf_files import write_gguf
 from model_files import TINY_MODELS, WEIGHTS, copy_model, set_config
 
+from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
-from engine.inspection import USUAL_CONTEXT, inspect_model
+from engine.cuda.availability import NoCard
+from engine.cuda.driver import CardInfo
+from engine.inspection import USUAL_CONTEXT, Fit, inspect_model
+from engine.resolution import resolve_config
 
 
 def test_the_report_of_a_good_folder() -> None:
@@ -118,3 +123,70 @@ def test_a_gguf_file_is_described_like_its_folder(tmp_path: Path) -> None:
     assert (report.parameters, report.kv_bytes_per_token) == (folder.parameters, folder.kv_bytes_per_token)
     assert report.weight_bytes.native == 2 * folder.weight_bytes.native  # float32 once it is loaded
     assert report.file_bytes == (tmp_path / "tiny.gguf").stat().st_size
+
+
+# The card
+
+CARD = CardInfo("A card", (9, 0), total_bytes=1_000_000, multiprocessors=132, driver="580")
+
+
+@pytest.fixture
+def with_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.inspection.find_card", lambda: CARD)
+
+
+@pytest.mark.usefixtures("with_card")
+def test_what_fits_into_the_card_is_what_a_load_would_put_there() -> None:
+    folder = TINY_MODELS / "tiny-qwen3"
+    config = EngineConfig(context=64)
+    report = inspect_model(folder, config)
+    assert report.card == CARD
+    assert report.as_json()["card"] == "A card"
+    sizes = report.weight_bytes
+    for total in (sizes.q4, sizes.q8, sizes.native, 2 * sizes.native):
+        for budget in (None, sizes.q8, 2 * sizes.q8, 4 * sizes.native):
+            card = replace(CARD, total_bytes=total)
+            fit = _fits_of(card, folder, EngineConfig(context=64, vram_budget=budget))
+            assert fit.available_bytes == min(total, budget or total)
+            resolved, _ = resolve_config(
+                EngineConfig(vram_budget=budget),
+                open_model(folder).spec,
+                sizes=sizes,
+                available=2**40,
+                card=card,
+            )
+            assert resolved.weights == ("q8" if fit.q8 else "q4")
+
+
+def test_a_long_conversation_counts_on_the_card_too() -> None:
+    folder = TINY_MODELS / "tiny-qwen3"
+    report = inspect_model(folder)
+    card = replace(CARD, total_bytes=4 * report.weight_bytes.q8)
+    assert _fits_of(card, folder, EngineConfig(context=1)).q8
+    assert not _fits_of(card, folder, EngineConfig(context=report.context_length)).q8
+
+
+def test_no_card_is_looked_for_where_the_cpu_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find() -> CardInfo:
+        raise AssertionError("nobody asked for a card")
+
+    monkeypatch.setattr("engine.inspection.find_card", find)
+    report = inspect_model(TINY_MODELS / "tiny-qwen3", EngineConfig(device="cpu"))
+    assert report.card is None
+    assert set(report.fits) == {"ram"}
+
+
+def test_why_there_is_no_card_stands_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = NoCard("card-driver-missing", "there is no NVIDIA driver on this computer")
+    monkeypatch.setattr("engine.inspection.find_card", lambda: reason)
+    report = inspect_model(TINY_MODELS / "tiny-qwen3")
+    assert report.card == reason
+    assert report.as_json()["card"] is None
+    assert report.problems == ()
+    assert set(report.fits) == {"ram"}
+
+
+def _fits_of(card: CardInfo, folder: Path, config: EngineConfig) -> Fit:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.inspection.find_card", lambda: card)
+        return inspect_model(folder, config).fits["vram"]
