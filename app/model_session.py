@@ -106,6 +106,8 @@ class ModelSession(QObject):
     def engine_config(self) -> EngineConfig:
         settings = self._settings.current
         return EngineConfig(
+            device=settings.device,
+            vram_budget=settings.vram_bytes if settings.device != "cpu" else None,
             context=settings.context_tokens,
             threads=settings.threads,
             state_ram_budget=settings.state_ram_bytes,

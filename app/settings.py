@@ -12,15 +12,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from app.context_policy import ContextPolicy
 from app.files import free_name, write_whole
+from engine.config import DeviceChoice
 from engine.notices import Notice
 
 SETTINGS_VERSION = 1
 MAX_RECENT_MODELS = 10
-MAX_STATE_BYTES = 10**15  # more than any computer has
+MAX_BYTES = 10**15  # more than any computer has
 _MAX_CONTEXT = 2**31 - 1  # tokens
 _MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
 
@@ -41,6 +42,8 @@ class Settings:
     last_model: Path | None = None  # loaded again at the next start
     last_conversation_id: str | None = None
     theme: Theme = Theme.SYSTEM
+    device: DeviceChoice = "auto"  # what models run on, from the next load on
+    vram_bytes: int | None = None  # that a model may take of a card's memory; None: all of it
     context_tokens: int | None = None  # None: the model's own length
     threads: int | None = None  # None: all cores
     context_policy: ContextPolicy = ContextPolicy.STOP
@@ -105,6 +108,8 @@ def save_settings(path: Path, settings: Settings) -> None:
         "last_model": str(settings.last_model) if settings.last_model else None,
         "last_conversation_id": settings.last_conversation_id,
         "theme": settings.theme,
+        "device": settings.device,
+        "vram_bytes": settings.vram_bytes,
         "context_tokens": settings.context_tokens,
         "threads": settings.threads,
         "context_policy": settings.context_policy,
@@ -143,6 +148,13 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _device(value: Any) -> DeviceChoice:
+    for device in get_args(DeviceChoice):
+        if value == device:
+            return device
+    raise ValueError
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
@@ -177,12 +189,14 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_model": _optional(_path),
     "last_conversation_id": _optional(_text),
     "theme": Theme,
+    "device": _device,
+    "vram_bytes": _optional(_count(MAX_BYTES)),
     "context_tokens": _optional(_count(_MAX_CONTEXT)),
     "threads": _optional(_count(_MAX_THREADS)),
     "context_policy": ContextPolicy,
     "live_panel": _flag,
-    "state_ram_bytes": _optional(_count(MAX_STATE_BYTES, least=0)),
-    "state_disk_bytes": _optional(_count(MAX_STATE_BYTES, least=0)),
+    "state_ram_bytes": _optional(_count(MAX_BYTES, least=0)),
+    "state_disk_bytes": _optional(_count(MAX_BYTES, least=0)),
 }
 
 

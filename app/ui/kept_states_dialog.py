@@ -71,7 +71,7 @@ class KeptStatesDialog(QDialog):
         sizes = []
         for field in (self.memory, self.disk):
             try:
-                sizes.append(parse_bytes(field.text()) if field.text().strip() else None)
+                sizes.append(parse_bytes(field.text(), zero="keep nothing") if field.text().strip() else None)
             except ValueError as error:
                 self.error.setText(str(error))
                 self.error.show()

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _ICON = 14
 _LEAST_DEVICE = 120  # pixels of its name
 # Notices that this line says for as long as they hold, so that no banner has to repeat them at every load.
-STANDING_CODES = frozenset({"card-driver-missing", "card-missing", "card-too-old", "weights-packed"})
+STANDING_CODES = frozenset(
+    {"card-driver-missing", "card-missing", "card-too-old", "vram-budget-unused", "weights-packed"}
+)
 
 
 class StatusLine(QWidget):

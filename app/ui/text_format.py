@@ -9,7 +9,7 @@ import re
 from datetime import date
 from decimal import Decimal
 
-from app.settings import MAX_STATE_BYTES
+from app.settings import MAX_BYTES
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(
@@ -25,22 +25,27 @@ def format_bytes(count: int) -> str:
     return _scaled(count, ("bytes", "kB", "MB", "GB", "TB"))
 
 
-def parse_bytes(text: str) -> int:
+def parse_bytes(text: str, *, zero: str) -> int:
     """ "2.5" -> 2_500_000_000, as are "2,5" and "2.5 GB"; "500 MB" -> 500_000_000. Raises ValueError with a
     sentence that says what is wrong and what to write.
+
+    zero: what a 0 does, as in "to keep nothing"; "" where it isn't a size to be chosen.
     """
     found = _SIZE.fullmatch(" ".join(text.split()))
     if found is None:
-        raise ValueError(f"“{text.strip()}” is no size. Write gigabytes, such as 2.5, or 0 to keep nothing.")
+        otherwise = f", or 0 to {zero}" if zero else ""
+        raise ValueError(f"“{text.strip()}” is no size. Write gigabytes, such as 2.5{otherwise}.")
     number = found["number"]
     if _AMBIGUOUS.fullmatch(number):
         either = f"{number.replace(',', '')} or {number.replace(',', '.')}"
         raise ValueError(f"“{text.strip()}” can be read in two ways. Write {either}.")
     if found["sign"]:
-        raise ValueError(f"“{text.strip()}” is below 0. Write 0 to keep nothing.")
+        raise ValueError(f"“{text.strip()}” is below 0. Write {f'0 to {zero}' if zero else 'a size'}.")
     count = Decimal(number.replace(",", ".")) * _UNITS[(found["unit"] or "GB").upper()]
-    if count > MAX_STATE_BYTES:
+    if count > MAX_BYTES:
         raise ValueError(f"“{text.strip()}” is more than any computer has. Write a smaller number.")
+    if not count and not zero:
+        raise ValueError(f"“{text.strip()}” is nothing at all. Write gigabytes, such as 2.5.")
     return int(count)
 
 

@@ -42,6 +42,17 @@ def test_a_load_goes_through_its_states_and_is_remembered(
     assert states[-1].summary.path == FIRST
     assert controller.settings.recent_models == (FIRST,)
     assert (script.configs[0].context, script.configs[0].threads) == (64, 2)
+    assert (script.configs[0].device, script.configs[0].vram_budget) == ("auto", None)
+
+
+@pytest.mark.parametrize(("device", "budget"), [("auto", 10**9), ("cuda", 10**9), ("cpu", None)])
+def test_the_device_and_its_budget_are_those_that_were_chosen(
+    qtbot, controller, script, device: str, budget: int | None
+) -> None:
+    """A budget that was meant for a card is nothing to be told of on the processor."""
+    controller.update_settings(device=device, vram_bytes=10**9)
+    start(qtbot, controller)
+    assert (script.configs[0].device, script.configs[0].vram_budget) == (device, budget)
 
 
 def test_a_failed_load_goes_back_to_the_model_before_it_which_works(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ui.text_format import day_group, format_bytes, format_count, format_speed
+from app.ui.text_format import day_group, format_bytes, format_count, format_speed, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,10 @@ def test_speed_loses_its_decimals_when_they_stop_mattering() -> None:
 def test_a_day_stands_under_its_heading(age: int, group: str) -> None:
     today = date(2024, 3, 1)
     assert day_group(today - timedelta(days=age), today) == group
+
+
+@pytest.mark.parametrize("text", ["0", "0.0 GB", "-1", "much"])
+def test_a_size_that_must_be_one_is_asked_for_without_a_word_of_0(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Write (gigabytes, such as 2\.5|a size)\.$"):
+        parse_bytes(text, zero="")
+    assert parse_bytes("0.5", zero="") == 500_000_000
