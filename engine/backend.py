@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.kv_geometry import KvFormat, KvGeometry
 from engine.metrics import MemoryUse, Work
 from engine.models.spec import ModelSpec
+from engine.notices import Notice
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,10 @@ class Backend(Protocol):
     @property
     def weight_bytes(self) -> int:
         """Memory that the weights take."""
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What a person should know of how it was loaded and runs."""
 
     @property
     def work(self) -> Work:

@@ -145,7 +145,15 @@ def _load(
         root=config.states_folder,
         fallback=cpu,
     )
-    told = (*folder.notices, *tokenizer.notices, *notices, *cpu.notices, *check_notices)
+    device_notices = () if backend is cpu else backend.notices
+    told = (
+        *folder.notices,
+        *tokenizer.notices,
+        *notices,
+        *cpu.notices,
+        *device_notices,
+        *check_notices,
+    )
     return LoadedModel(
         summary=_summary(folder, resolved, backend, told, cpu.counts),
         config=resolved,

@@ -19,6 +19,7 @@ from engine.cpu.moe import MoeWeights
 from engine.cuda.cache import CudaCache
 from engine.cuda.chunks import ChunkStore
 from engine.cuda.counted_driver import CountedDriver
+from engine.cuda.decode_graphs import DecodeGraphs
 from engine.cuda.driver import NOWHERE, CardDriver, CardFaultError, KernelCompiler, as_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import (
@@ -28,7 +29,8 @@ from engine.cuda.layers import (
     DeviceExperts,
     DeviceLayer,
     LayerRunner,
-    StepPlace,
+    StepShape,
+    splits_for,
 )
 from engine.cuda.matrices import Uploader
 from engine.cuda.memory import CardMemory, Use
@@ -40,6 +42,7 @@ from engine.errors import Cancelled, UnsupportedModelError
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.metrics import CardSpace, MemoryUse, Work
 from engine.models.spec import ModelSpec, MoeSpec
+from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 from engine.weights.sizes import weights_in_words
 
@@ -94,6 +97,8 @@ class CudaBackend:
         self._activations = activations
         self.memory = CardMemory(driver, vram_budget)
         self._chunks = ChunkStore(self.memory)
+        self._graphs = DecodeGraphs(driver)
+        self._prepared: set[KvFormat] = set()  # of pages
         self._pools: WeakSet[CudaPagePool] = WeakSet()  # for as long as somebody has them
         try:
             self.kernels = KernelSet(driver, compiler)
@@ -136,6 +141,7 @@ class CudaBackend:
         assert geometry == KvGeometry.of(self.spec, geometry.format)
         pool = CudaPagePool(geometry, capacity, self._driver, self._chunks)
         self._pools.add(pool)
+        self._prepare_tokens(pool)
         return pool
 
     def prefill(
@@ -155,10 +161,11 @@ class CudaBackend:
             block = ids[start : start + PREFILL_ROWS]
             self._run_layers(block, sequence, pool, cancel)
             is_last = start + len(block) == len(ids)
+            computed = len(block) == 1  # with its step
             if all_logits:
-                logits.append(self._logits(0, len(block)))
+                logits.append(self._logits(0, len(block), computed=computed))
             elif is_last:
-                logits.append(self._logits(len(block) - 1, 1))
+                logits.append(self._logits(len(block) - 1, 1, computed=computed))
             sequence.length += len(block)
         return torch.cat(logits) if all_logits else logits[0][0]
 
@@ -242,7 +249,9 @@ class CudaBackend:
         spec = self.spec
         rows = min(PREFILL_ROWS, self._context)
         self._step = StepBuffer(self.memory, rows=rows, width=spec.hidden_size, context=self._context)
-        self._space = Workspace(self.memory, spec, rows=rows, planes=PLANES[self._activations])
+        self._space = Workspace(
+            self.memory, spec, rows=rows, context=self._context, planes=PLANES[self._activations]
+        )
         self._tables = RopeTables(
             self.memory, {layer.attention.rope for layer in spec.layers}, context=self._context
         )
@@ -262,22 +271,74 @@ class CudaBackend:
         pool: CudaPagePool,
         cancel: threading.Event | None,
     ) -> None:
-        place = StepPlace(sequence.length, len(ids))
-        end = place.first + place.rows
-        self._tables.reserve(end)
+        end = sequence.length + len(ids)
+        if self._tables.reserve(end):
+            self._graphs.forget()
         with torch.inference_mode():
             hidden = self.cpu.weights.embedding.rows(torch.tensor(ids, dtype=torch.int64))
-        self._step.send(hidden, place.first, pool.addresses(sequence.pages[: pages_for(end)]))
+        self._step.send(hidden, sequence.length, pool.addresses(sequence.pages[: pages_for(end)]))
+        splits = splits_for(end)
+        if len(ids) == 1:
+            _stop_if(cancel)
+            self._graphs.run(
+                pool.geometry.format, splits, lambda room: self._launch_token(pool.geometry, room)
+            )
+            return
         for index, layer in enumerate(self._layers):
-            if cancel is not None and cancel.is_set():
-                raise Cancelled
-            self._runner.run(layer, index, pool.geometry, place)
+            _stop_if(cancel)
+            self._runner.run(layer, index, pool.geometry, StepShape(len(ids), splits))
 
-    def _logits(self, first_row: int, rows: int) -> torch.Tensor:
-        """float32 (rows, V)"""
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What a person should know of how it runs."""
+        return self._graphs.notices
+
+    def _prepare_tokens(self, pool: CudaPagePool) -> None:
+        """Nothing is recorded while somebody waits for a token; and what was recorded gives the bits that it
+        should.
+        """
+        form = pool.geometry.format
+        if form in self._prepared:
+            return
+        self._prepared.add(form)
+        self._graphs.prepare(
+            form, splits_for(self._context), lambda room: self._launch_token(pool.geometry, room)
+        )
+        page = pool.allocate() if self._graphs.in_use else None
+        if page is None:
+            return  # where no page fits, no token is going to be computed either
+        hidden, found = torch.ones(1, self.spec.hidden_size), []
+        for start in (self._launch_token, lambda geometry, room: self._graphs.run(form, room, _never)):
+            self._step.send(hidden, 0, [pool.address(page)])
+            self._driver.fill(self._space.logits, 0xFF, 4 * self.spec.vocab_size)
+            start(pool.geometry, 1)
+            found.append(self._logits(0, 1, computed=True))
+        pool.free(page)
+        if not torch.equal(*(each.view(torch.int32) for each in found)):
+            self._graphs.refuse("what the driver recorded computes something else.")
+
+    def _launch_token(self, geometry: KvGeometry, splits: int) -> None:
+        """One token's whole step, from its embedding to its logits."""
+        shape = StepShape(1, splits)
+        for index, layer in enumerate(self._layers):
+            self._runner.run(layer, index, geometry, shape)
+        self._runner.logits(self._final_norm, self._head, first_row=0, rows=1)
+
+    def _logits(self, first_row: int, rows: int, *, computed: bool = False) -> torch.Tensor:
+        """float32 (rows, V). computed: they are in the workspace already."""
         found = torch.empty(rows, self.spec.vocab_size)
         for start in range(0, rows, LOGIT_ROWS):
             count = min(LOGIT_ROWS, rows - start)
-            self._runner.logits(self._final_norm, self._head, first_row=first_row + start, rows=count)
+            if not computed:
+                self._runner.logits(self._final_norm, self._head, first_row=first_row + start, rows=count)
             self._driver.download(as_bytes(found[start : start + count]), self._space.logits)
         return found
+
+
+def _never(_: int) -> None:
+    raise AssertionError("it was recorded")
+
+
+def _stop_if(cancel: threading.Event | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise Cancelled

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.cuda.driver import CardDriver, Recording
+from engine.cuda.driver import CardDriver, CardFaultError, CardLostError, Recording
 from engine.kv_geometry import KvFormat
+from engine.notices import Notice
 
 Launch = Callable[[int], None]
 """Launches the step of one token, with room for so many splits."""
 
 
 class DecodeGraphs:
-    """Of one model. What is recorded holds addresses: after any of them has changed, `forget` all."""
+    """Of one model. What is recorded holds addresses: after any of them has changed, `forget` all.
+
+    Where a card records nothing, or something else than what it was given, tokens are launched kernel by
+    kernel as prompts are. notices: say so.
+    """
 
     def __init__(self, driver: CardDriver) -> None:
+        self.notices: tuple[Notice, ...] = ()
         self._driver = driver
         self._recordings: dict[tuple[KvFormat, int], Recording] = {}
 
@@ -30,17 +36,41 @@ class DecodeGraphs:
         return 1 << (splits - 1).bit_length()
 
     def prepare(self, form: KvFormat, splits: int, launch: Launch) -> None:
-        """Record everything for up to so many splits. form: of the pages."""
+        """Record everything for up to so many splits. form: of the pages. Raises CardLostError."""
         room = 1
-        while True:
-            self._recording(form, room, launch)
+        while self.in_use:
+            try:
+                self._recording(form, room, launch)
+            except CardLostError:
+                raise
+            except CardFaultError as error:
+                self.refuse(error.message)
             if room >= splits:
                 return
             room *= 2
 
+    @property
+    def in_use(self) -> bool:
+        return not self.notices
+
+    def refuse(self, why: str) -> None:
+        """From now on, launch kernel by kernel. why: a sentence."""
+        self.forget()
+        self.notices = (
+            Notice(
+                "card-recording-refused",
+                f"Each token is started on the card in some hundred pieces, which takes longer: {why}",
+                "Install a newer NVIDIA driver.",
+            ),
+        )
+
     def run(self, form: KvFormat, splits: int, launch: Launch) -> None:
         """Start the step; records it first where nobody prepared it."""
-        self._driver.replay(self._recording(form, self.room_for(splits), launch))
+        room = self.room_for(splits)
+        if self.in_use:
+            self._driver.replay(self._recording(form, room, launch))
+        else:
+            launch(room)
 
     def forget(self) -> None:
         while self._recordings:

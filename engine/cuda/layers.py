@@ -22,14 +22,13 @@ from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
-from engine.cuda.workspace import PARTIAL_BYTES, Rows, Workspace
+from engine.cuda.workspace import SPLIT, Rows, Workspace
 from engine.kv_geometry import KvGeometry
 from engine.models.spec import AttentionSpec, MoeSpec
 
 Activations = Literal["float", "int8", "int8x2"]
 PLANES = {"float": 0, "int8": 1, "int8x2": 2}
 
-SPLIT = 256  # tokens of attention that a block goes through, as in kernels/attention.cu
 _OUTPUTS_A_BLOCK = 8  # of products: one a warp
 _MANY_ROWS = 8  # of products, as in kernels/product.cu
 _MIX_COLUMNS = 256
@@ -64,11 +63,18 @@ class DeviceLayer:
 
 
 @dataclass(frozen=True)
-class StepPlace:
-    """Where the step's tokens are: the first one's position, and how many there are."""
+class StepShape:
+    """What of a step its launches depend on. rows: its tokens. splits: of attention, enough for the last of
+    them (`splits_for`); where there are more, nothing happens in these.
+    """
 
-    first: int
     rows: int
+    splits: int
+
+
+def splits_for(length: int) -> int:
+    """How many splits the first `length` tokens are in."""
+    return -(-length // SPLIT)
 
 
 class LayerRunner:
@@ -92,13 +98,13 @@ class LayerRunner:
         self._planes = PLANES[activations]
         self._eps = norm_eps
 
-    def run(self, layer: DeviceLayer, index: int, geometry: KvGeometry, place: StepPlace) -> None:
+    def run(self, layer: DeviceLayer, index: int, geometry: KvGeometry, shape: StepShape) -> None:
         """Changes the step's hidden states in place, and writes its rows of keys and values."""
-        self._attention(layer, index, geometry, place)
+        self._attention(layer, index, geometry, shape)
         if isinstance(layer.feed_forward, DeviceExperts):
-            self._mixture(layer, layer.feed_forward, place.rows)
+            self._mixture(layer, layer.feed_forward, shape.rows)
         else:
-            self._dense(layer, layer.feed_forward, place.rows)
+            self._dense(layer, layer.feed_forward, shape.rows)
 
     def logits(self, final_norm: Address, head: DeviceLinear, *, first_row: int, rows: int) -> None:
         """Of some of the step's rows, into the workspace (rows, V)."""
@@ -109,8 +115,8 @@ class LayerRunner:
     def _hidden_row(self, row: int, width: int) -> Address:
         return Address(self._step.hidden + 4 * row * width)
 
-    def _attention(self, layer: DeviceLayer, index: int, geometry: KvGeometry, place: StepPlace) -> None:
-        spec, space, rows = layer.attention, self._space, place.rows
+    def _attention(self, layer: DeviceLayer, index: int, geometry: KvGeometry, shape: StepShape) -> None:
+        spec, space, rows = layer.attention, self._space, shape.rows
         x = self._norm(self._step.hidden, layer.attention_norm, [layer.qkv], rows)
         self._product(layer.qkv, x, space.qkv, rows=rows)
         layout = PageLayout(
@@ -119,7 +125,7 @@ class LayerRunner:
         suffix = "codes" if geometry.format == "int8" else "numbers"
         cosines, sines = self._tables.of(spec.rope)
         rotary = Rotary(
-            step=self._step.step,
+            step=self._step.step_of(shape.rows),
             qkv=space.qkv,
             norm=layer.qk_norm,
             cosines=cosines,
@@ -132,20 +138,18 @@ class LayerRunner:
         heads = spec.num_heads + 2 * spec.num_kv_heads
         self._kernels.launch(f"rotate_and_keep_{suffix}", rotary, grid=(rows, heads, 1))
         attended = self._rows_for(space.attended, spec.q_dim, [layer.output])
-        self._attend(f"attend_{suffix}", spec, layout, attended, place)
+        self._attend(f"attend_{suffix}", spec, layout, attended, shape)
         self._product(layer.output, attended, self._step.hidden, rows=rows, adds=True)
 
     def _attend(
-        self, kernel: str, spec: AttentionSpec, layout: PageLayout, out: Activation, place: StepPlace
+        self, kernel: str, spec: AttentionSpec, layout: PageLayout, out: Activation, shape: StepShape
     ) -> None:
         """As many rows at a time as the workspace has room for."""
-        splits = (place.first + place.rows - 1) // SPLIT + 1
-        row_bytes = 4 * spec.num_heads * splits * (spec.head_dim + 2)
-        at_once = max(1, PARTIAL_BYTES // row_bytes)
-        for first_row in range(0, place.rows, at_once):
-            rows = min(at_once, place.rows - first_row)
+        at_once = self._space.partial_rows(spec, shape.splits)
+        for first_row in range(0, shape.rows, at_once):
+            rows = min(at_once, shape.rows - first_row)
             arguments = Attention(
-                step=self._step.step,
+                step=self._step.step_of(shape.rows),
                 qkv=self._space.qkv,
                 partials=self._space.partials,
                 out=out,
@@ -153,10 +157,10 @@ class LayerRunner:
                 query_heads=spec.num_heads,
                 window=spec.window or 0,
                 first_row=first_row,
-                splits=splits,
+                splits=shape.splits,
                 scale=spec.scale,
             )
-            self._kernels.launch(kernel, arguments, grid=(splits, spec.num_heads, rows))
+            self._kernels.launch(kernel, arguments, grid=(shape.splits, spec.num_heads, rows))
             self._kernels.launch("combine_splits", arguments, grid=(rows, 1, 1))
 
     def _dense(self, layer: DeviceLayer, dense: DeviceDense, rows: int) -> None:

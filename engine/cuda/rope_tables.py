@@ -26,10 +26,12 @@ class RopeTables:
         self._positions = 0
         self.reserve(min(context, _FIRST_POSITIONS))
 
-    def reserve(self, positions: int) -> None:
-        """Have rows for that many. Raises OutOfMemoryError, and then what was there stays."""
+    def reserve(self, positions: int) -> bool:
+        """Have rows for that many. Whether they had to be moved for it. Raises OutOfMemoryError, and then
+        what was there stays.
+        """
         if positions <= self._positions:
-            return
+            return False
         count = min(self._context, max(positions, 2 * self._positions))
         grown: dict[RopeSpec, tuple[Address, Address]] = {}
         try:
@@ -47,6 +49,7 @@ class RopeTables:
         self._free(self._addresses)
         self._addresses = grown
         self._positions = count
+        return True
 
     def of(self, rope: RopeSpec) -> tuple[Address, Address]:
         """Cosines and sines (positions, R / 2)."""

@@ -26,22 +26,22 @@ class StepBuffer:
         self._width = width
         self._size = self._hidden_bytes(rows) + _LONG_BYTES * (1 + pages_for(context))
         self.hidden = memory.allocate(self._size, Use.WORKSPACE)
-        self.step = self.hidden
-        self.num_uploads = 0
 
     def send(self, hidden: torch.Tensor, first: int, pages: Sequence[Address]) -> None:
         """hidden (T, H) float32."""
         import numpy as np
 
         hidden_bytes = self._hidden_bytes(len(hidden))
-        self.step = Address(self.hidden + hidden_bytes)
         whole = np.zeros(hidden_bytes + _LONG_BYTES * (1 + len(pages)), np.uint8)
         assert len(whole) <= self._size
         numbers = as_bytes(hidden)
         whole[: len(numbers)] = numbers
         whole[hidden_bytes:] = np.array([first, *pages], np.uint64).view(np.uint8)
         self._memory.driver.upload(self.hidden, whole)
-        self.num_uploads += 1
+
+    def step_of(self, rows: int) -> Address:
+        """Where position and pages of a step with so many tokens are."""
+        return Address(self.hidden + self._hidden_bytes(rows))
 
     def free(self) -> None:
         self._memory.free(self.hidden)

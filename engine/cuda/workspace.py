@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from engine.cuda.arguments import Activation
 from engine.cuda.driver import Address
 from engine.cuda.memory import CardMemory, Use
-from engine.models.spec import ModelSpec, MoeSpec
+from engine.models.spec import AttentionSpec, ModelSpec, MoeSpec
 from engine.weights.strips import BLOCK
 
 LOGIT_ROWS = 16  # at a time: of a large vocabulary they take 10 MB
-PARTIAL_BYTES = 32 * 2**20  # of attention, for as many rows at a time as fit
+SPLIT = 256  # tokens of attention that a block goes through, as in kernels/attention.cu
+_PARTIAL_BYTES = 32 * 2**20  # of attention, for as many rows at a time as fit
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class Rows:
 
 
 class Workspace:
-    """rows: of the largest step. Raises OutOfMemoryError, and then nothing is held."""
+    """rows: of the largest step. context: tokens. Raises OutOfMemoryError, and then nothing is held."""
 
-    def __init__(self, memory: CardMemory, spec: ModelSpec, *, rows: int, planes: int) -> None:
+    def __init__(self, memory: CardMemory, spec: ModelSpec, *, rows: int, context: int, planes: int) -> None:
         self.rows = rows
         self._memory = memory
         self._addresses: list[Address] = []
@@ -85,7 +86,10 @@ class Workspace:
             self.gated = self._rows(chosen_rows, sizes.intermediate, planes)
             self.qkv = self._floats(rows * sizes.qkv)
             self.gate_up = self._floats(chosen_rows * sizes.gate_up)
-            self.partials = self._take(PARTIAL_BYTES)
+            most_splits = 2 * -(-context // SPLIT)  # recorded steps have room for up to twice as many
+            row_bytes = max(_partial_bytes(layer.attention, most_splits) for layer in spec.layers)
+            self._partial_bytes = max(_PARTIAL_BYTES, row_bytes)
+            self.partials = self._take(self._partial_bytes)
             self.logits = self._floats(min(rows, LOGIT_ROWS) * sizes.vocab)
             if sizes.experts:
                 self.router = self._floats(rows * sizes.experts)
@@ -95,6 +99,10 @@ class Workspace:
         except BaseException:
             self.free()
             raise
+
+    def partial_rows(self, spec: AttentionSpec, splits: int) -> int:
+        """How many rows of attention over so many splits there is room for, at least one."""
+        return self._partial_bytes // _partial_bytes(spec, splits)
 
     def free(self) -> None:
         while self._addresses:
@@ -117,3 +125,8 @@ class Workspace:
             low=self._take(rows * padded) if planes > 1 else none,
             scales=self._floats(rows * padded // BLOCK) if planes else none,
         )
+
+
+def _partial_bytes(spec: AttentionSpec, splits: int) -> int:
+    """Of one row: sums, largest score and total of each head and split, see kernels/attention.cu."""
+    return 4 * spec.num_heads * splits * (spec.head_dim + 2)

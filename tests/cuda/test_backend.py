@@ -17,6 +17,7 @@ from engine.backend import Sequence
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
 from engine.cuda.backend import PREFILL_ROWS, CudaBackend, check_supported
+from engine.cuda.driver import CardFaultError, Recording
 from engine.errors import Cancelled, OutOfMemoryError, UnsupportedModelError
 from engine.kv_geometry import PAGE, KvGeometry, pages_for
 
@@ -169,6 +170,54 @@ def test_a_decoded_token_takes_one_copy_each_way(card: EmulatedCard, on_card: On
         backend.forward([3], cache)
         assert (card.counts.uploads, card.counts.downloads) == (1, 1)
         assert (card.counts.allocations, card.counts.copies, card.counts.fills) == (0, 0, 0)
+
+
+def test_a_token_is_started_as_one_and_nothing_is_recorded_while_somebody_waits(
+    card: EmulatedCard, on_card: OnCard
+) -> None:
+    backend = on_card(on_cpu(MODEL, weights="q8"), card=card, context=600)
+    pool = backend.new_pool(KvGeometry.of(backend.spec, "int8"), 20)
+    recorded = len(card.recordings)
+    assert recorded == 3, "for one split, two and four"
+    sequence = Sequence()
+    while len(sequence.pages) < pages_for(600):
+        page = pool.allocate()
+        assert page is not None
+        sequence.pages.append(page)
+    backend.prefill(some_ids(backend, 254), sequence, pool)
+    card.counts = Counts()
+    for token in range(4):  # the border between two splits is among them
+        backend.decode(token, sequence, pool)
+    assert card.counts.replays == 4
+    assert len(card.recordings) == recorded
+
+
+class NothingRecorded(EmulatedCard):
+    def record(self, work: Callable[[], None]) -> Recording:
+        raise CardFaultError("The driver records nothing.")
+
+
+class WronglyRecorded(EmulatedCard):
+    def record(self, work: Callable[[], None]) -> Recording:
+        super().record(work)
+        self.recordings[-1] = Recording(self.recordings[-1][:-2])  # type: ignore[index]
+        return self.recordings[-1]
+
+
+@pytest.mark.parametrize("kind", [NothingRecorded, WronglyRecorded])
+def test_where_recording_fails_kernels_are_started_one_by_one_and_that_is_told(
+    kind: type[EmulatedCard], on_card: OnCard
+) -> None:
+    cpu = on_cpu(MODEL, weights="q8")
+    sound, backend = on_card(cpu), on_card(cpu, card=kind())
+    ids = [1, 2, 3]
+    for each in (sound, backend):
+        each.new_pool(KvGeometry.of(each.spec, "int8"), 20)
+    assert [notice.code for notice in backend.notices] == ["card-recording-refused"]
+    assert sound.notices == ()
+    with closing(backend.new_cache("int8")) as cache:
+        rows = [backend.forward([token], cache) for token in ids]
+    assert torch.equal(torch.stack(rows), logits_of(sound, ids))
 
 
 def test_a_cancelled_step_leaves_the_sequence_as_it_was(on_card: OnCard) -> None:
