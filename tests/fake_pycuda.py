@@ -11,6 +11,7 @@ import ctypes
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -245,9 +246,12 @@ class FakeStream(Held):
         self.do(len(self.later))
 
     def do(self, count: int) -> None:
-        for work in self.later[:count]:
-            work()
-        del self.later[:count]
+        for _ in range(count):
+            self.later.pop(0)()
+
+    def wait_for_event(self, event: FakeEvent) -> None:
+        self.card.call("cuStreamWaitEvent")
+        self.later.append(event.what_it_stands_for_now())
 
     def is_done(self) -> bool:
         self.card.call("cuStreamQuery")
@@ -259,19 +263,35 @@ class FakeEvent(Held):
 
     def __init__(self, card: FakeCard) -> None:
         FakeEvent.count += 1
+        self.point: FakePoint | None = None
         super().__init__(card, f"event {FakeEvent.count}")
 
     def record(self, stream: FakeStream) -> FakeEvent:
         self.card.call("cuEventRecord")
-        self.stream, self.is_past = stream, False
-        stream.later.append(self.pass_)
+        self.point = FakePoint(stream)
+        stream.later.append(self.point.pass_)
         return self
+
+    def what_it_stands_for_now(self) -> Callable[[], None]:
+        """It may be recorded anew, which changes nothing for those that wait already."""
+        return self.point.reach if self.point is not None else lambda: None
+
+    def synchronize(self) -> None:
+        self.card.call("cuEventSynchronize")
+        self.what_it_stands_for_now()()
+
+
+class FakePoint:
+    """Where an event was recorded."""
+
+    def __init__(self, stream: FakeStream) -> None:
+        self.stream, self.is_past = stream, False
 
     def pass_(self) -> None:
         self.is_past = True
 
-    def synchronize(self) -> None:
-        self.card.call("cuEventSynchronize")
+    def reach(self) -> None:
+        """Have the stream do what comes before."""
         if not self.is_past:
             self.stream.do(self.stream.later.index(self.pass_) + 1)
 

@@ -50,6 +50,8 @@ class CardHoldings:
     stream: Any = None
     landing: Any = None
     ring: StagingRing | None = None
+    ahead_stream: Any = None
+    ahead_ring: StagingRing | None = None
     events: list[Any] = field(default_factory=list)
     idle_events: list[Any] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
@@ -139,6 +141,7 @@ class CardHoldings:
         for kernel in self.kernels:
             kernel.function = kernel.start = None
         self.stream = self.landing = self.ring = None
+        self.ahead_stream = self.ahead_ring = None
         for things in (
             self.graphs,
             self.kernels,

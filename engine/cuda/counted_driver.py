@@ -29,6 +29,12 @@ class CountedDriver:
         self.launch = driver.launch
         self.record = driver.record
         self.discard = driver.discard
+        self.new_mark = driver.new_mark
+        self.mark_work = driver.mark_work
+        self.work_waits = driver.work_waits
+        self.upload_ahead = driver.upload_ahead
+        self.mark_uploads = driver.mark_uploads
+        self.uploads_wait = driver.uploads_wait
         self.synchronize = driver.synchronize
         self.close = driver.close
 

@@ -6,6 +6,10 @@ processor, or one that refuses an allocation, loses the device or counts copies.
 A driver belongs to the thread that opened it: every call comes from that thread, until `close`. Calls that
 start work return before it is done, in the order in which they came; `download` and `synchronize` wait.
 Addresses are plain numbers, as in kernels.
+
+Uploads ahead are a second order of their own, beside all other work. One waits for the other only where a
+mark says so: work may read what was uploaded ahead once it waits for a mark behind that upload, and an upload
+ahead may go to where work has read once it waits for a mark behind that work.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ Address = NewType("Address", int)
 NOWHERE = Address(0)
 Kernel = NewType("Kernel", object)
 """A kernel that is ready to be launched. Every kernel takes one structure by value."""
+Mark = NewType("Mark", object)
+"""A point in what the card has to do. It may be set again and again: a wait is for where it was set last when
+the wait was asked for, and for nothing where it never was.
+"""
 Recording = NewType("Recording", object)
 """Launches that were recorded, to be repeated as one."""
 
@@ -72,7 +80,7 @@ class CardDriver(Protocol):
         """
 
     def free(self, address: Address) -> None:
-        """What `allocate` gave. Waits for all work."""
+        """What `allocate` gave. Waits for all work, and for all uploads ahead."""
 
     def upload(self, target: Address, source: Bytes) -> None:
         """The source may be changed as soon as this returns."""
@@ -111,8 +119,28 @@ class CardDriver(Protocol):
     def discard(self, recording: Recording) -> None:
         """It is not needed any more; what was started of it runs to its end."""
 
+    def new_mark(self) -> Mark:
+        """Until `close`. Raises OutOfMemoryError."""
+
+    def mark_work(self, mark: Mark) -> None:
+        """Sets it behind all work so far, uploads ahead apart."""
+
+    def work_waits(self, mark: Mark) -> None:
+        """Of the card, not of the caller: work from now on begins when what is before the mark is done."""
+
+    def upload_ahead(self, target: Address, source: Bytes) -> None:
+        """Behind other uploads ahead, beside all other work. Needs a mark to have been made. The source may
+        be changed as soon as this returns.
+        """
+
+    def mark_uploads(self, mark: Mark) -> None:
+        """Sets it behind all uploads ahead so far."""
+
+    def uploads_wait(self, mark: Mark) -> None:
+        """Uploads ahead from now on begin when what is before the mark is done."""
+
     def synchronize(self) -> None:
-        """Returns when all work is done."""
+        """Returns when all work and all uploads ahead are done."""
 
     def close(self) -> None:
         """Gives everything back. Does nothing the second time. Never raises."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cuda.card_holdings import CardHoldings, LoadedKernel
-from engine.cuda.driver import Address, CardInfo, Kernel, Recording
+from engine.cuda.driver import Address, CardInfo, Kernel, Mark, Recording
 from engine.cuda.driver_faults import card_fault, card_full, card_full_at
 from engine.cuda.nvidia_library import NvidiaError, NvidiaLibrary
 from engine.cuda.staging import StagingRing
@@ -22,7 +22,7 @@ from engine.errors import EngineError
 if TYPE_CHECKING:
     from engine.cuda.driver import Bytes
 
-STAGING_BYTES = 16 * 2**20
+STAGING_BYTES = 16 * 2**20  # of each order of uploads
 LANDING_BYTES = 64 * 2**10  # downloads up to this go through pinned memory, which takes a third of the time
 
 _ALIGNMENT = 256
@@ -91,25 +91,31 @@ class PyCudaDriver:
         if self._held.is_lost:
             return  # it goes with the context
         with self._faults_told("its work"):
-            self._held.stream.synchronize()
+            self._wait_for_all()
             with self._held.active():
                 allocation.free()
         del self._held.allocations[address]
 
     def upload(self, target: Address, source: Bytes) -> None:
-        ring = self._held.ring
+        self._stage(target, source, self._held.ring, self._held.stream)
+
+    def upload_ahead(self, target: Address, source: Bytes) -> None:
+        self._stage(target, source, self._held.ahead_ring, self._held.ahead_stream)
+
+    def _stage(self, target: Address, source: Bytes, ring: StagingRing | None, stream: Any) -> None:
+        """The source may be memory that the system moves: the card only reads what is copied from it."""
         assert ring is not None
         with self._faults_told("an upload"):
             for start in range(0, source.nbytes, ring.most_bytes):
                 piece = source[start : start + ring.most_bytes]
-                ring.send(piece, functools.partial(self._send, target + start))
+                ring.send(piece, functools.partial(self._send, stream, target + start))
 
-    def _send(self, target: int, staged: Bytes) -> Callable[[], None]:
+    def _send(self, stream: Any, target: int, staged: Bytes) -> Callable[[], None]:
         """Returns what waits until the card has read it."""
         held = self._held
-        self._cuda.memcpy_htod_async(target, staged, held.stream)
+        self._cuda.memcpy_htod_async(target, staged, stream)
         event = held.idle_events.pop() if held.idle_events else self._new_event()
-        event.record(held.stream)
+        event.record(stream)
 
         def wait() -> None:
             event.synchronize()
@@ -206,9 +212,44 @@ class PyCudaDriver:
             with self._refusals_told("its work"):
                 self._held.library.destroy_graph(graph)
 
+    def new_mark(self) -> Mark:
+        held = self._held
+        with self._faults_told("a second stream"):
+            if held.ahead_ring is None:
+                with held.active():
+                    held.ahead_stream = self._cuda.Stream(_NON_BLOCKING)
+                    held.ahead_ring = StagingRing(self._cuda.pagelocked_empty(STAGING_BYTES, "uint8"))
+            return Mark(self._new_event())
+
+    def mark_work(self, mark: Mark) -> None:
+        self._set_mark(mark, self._held.stream)
+
+    def mark_uploads(self, mark: Mark) -> None:
+        self._set_mark(mark, self._held.ahead_stream)
+
+    def _set_mark(self, mark: Mark, stream: Any) -> None:
+        with self._faults_told("its work"):
+            cast("Any", mark).record(stream)
+
+    def work_waits(self, mark: Mark) -> None:
+        self._wait_for_mark(mark, self._held.stream)
+
+    def uploads_wait(self, mark: Mark) -> None:
+        self._wait_for_mark(mark, self._held.ahead_stream)
+
+    def _wait_for_mark(self, mark: Mark, stream: Any) -> None:
+        """On the card, and for nothing where the mark was never set: an event is past then."""
+        with self._faults_told("its work"):
+            stream.wait_for_event(mark)
+
     def synchronize(self) -> None:
         with self._faults_told("its work"):
-            self._held.stream.synchronize()
+            self._wait_for_all()
+
+    def _wait_for_all(self) -> None:
+        self._held.stream.synchronize()
+        if self._held.ahead_stream is not None:
+            self._held.ahead_stream.synchronize()
 
     def close(self) -> None:
         self._give_back()

@@ -17,7 +17,11 @@ from fake_pycuda import TOTAL_BYTES, Arguments, Error, FakeCard, LogicError, Mem
 from engine.cuda import card_holdings
 from engine.cuda.driver import CardFaultError, CardInfo, CardLostError
 from engine.cuda.lost_card import earlier_loss
-from engine.cuda.pycuda_driver import LANDING_BYTES, STAGING_BYTES, PyCudaDriver
+from engine.cuda.pycuda_driver import (
+    LANDING_BYTES,
+    STAGING_BYTES,
+    PyCudaDriver,
+)
 from engine.errors import OutOfMemoryError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -76,6 +80,77 @@ def test_many_small_uploads_keep_their_order_and_use_few_events(card: FakeCard) 
     assert set(back) == {399 % 251}
     assert sum(name.startswith("event") for name in card.alive) <= STAGING_BYTES // 100_000 + 1
     driver.close()
+
+
+@pytest.mark.parametrize("count", [1, 700, STAGING_BYTES + 12_345])
+def test_an_upload_ahead_is_there_for_work_that_waits_for_it(card: FakeCard, count: int) -> None:
+    driver = opened(card)
+    address, copy, arrived = driver.allocate(count), driver.allocate(count), driver.new_mark()
+    sent = random_bytes(count)
+    source = sent.copy()
+    driver.upload_ahead(address, source)
+    source[:] = 0
+    driver.mark_uploads(arrived)
+    driver.work_waits(arrived)
+    driver.copy(copy, address, count)
+    back = np.zeros(count, np.uint8)
+    driver.download(back, copy)
+    assert np.array_equal(back, sent)
+    driver.close()
+
+
+def test_an_upload_ahead_waits_for_the_work_that_still_reads_its_place(card: FakeCard) -> None:
+    driver = opened(card)
+    address, copy = driver.allocate(100), driver.allocate(100)
+    driver.new_mark()
+    passed, arrived = driver.new_mark(), driver.new_mark()
+    for value in (1, 2, 3):  # marks are set again and again
+        driver.fill(address, value, 100)
+        driver.copy(copy, address, 100)
+        driver.mark_work(passed)
+        driver.uploads_wait(passed)
+        driver.upload_ahead(address, np.full(100, 9, np.uint8))
+        driver.mark_uploads(arrived)
+        held = driver._held
+        held.ahead_stream.synchronize()  # as if the card did all of it as early as it may
+        back = np.zeros(200, np.uint8)
+        driver.download(back[:100], copy)
+        driver.download(back[100:], address)
+        assert (set(back[:100]), set(back[100:])) == ({value}, {9})
+        driver.work_waits(arrived)
+    driver.close()
+
+
+def test_a_mark_that_was_never_set_is_waited_for_by_nobody(card: FakeCard) -> None:
+    driver = opened(card)
+    mark = driver.new_mark()
+    driver.work_waits(mark)
+    driver.uploads_wait(mark)
+    driver.synchronize()
+    driver.close()
+
+
+def test_memory_is_freed_behind_uploads_ahead_too(card: FakeCard) -> None:
+    driver = opened(card)
+    address = driver.allocate(100)
+    driver.new_mark()
+    driver.upload_ahead(address, random_bytes(100))
+    driver.free(address)
+    assert card.memory == {}
+    driver.synchronize()
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
+@pytest.mark.parametrize("function", ["cuStreamCreate", "cuMemHostAlloc"])
+def test_no_memory_for_uploads_ahead_is_told_and_can_be_tried_again(card: FakeCard, function: str) -> None:
+    driver = opened(card)
+    card.failures[function] = MemoryError("x failed: out of memory")
+    with pytest.raises(OutOfMemoryError, match="a second stream"):
+        driver.new_mark()
+    driver.mark_work(driver.new_mark())
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
 
 
 def test_copies_and_fills_happen_in_order(card: FakeCard) -> None:
@@ -180,6 +255,7 @@ def test_a_lost_card_is_told_by_every_call_and_closes_without_a_complaint(card: 
     address = driver.allocate(1000)
     kernel = driver.load(b"one", ["one"])["one"]
     some = np.zeros(10, np.uint8)
+    mark = driver.new_mark()
     driver.upload(address, some)
     card.sticky = "an illegal memory access was encountered"
     calls: list[Callable[[], object]] = [
@@ -192,6 +268,11 @@ def test_a_lost_card_is_told_by_every_call_and_closes_without_a_complaint(card: 
         lambda: driver.fill(address, 0, 5),
         lambda: driver.load(b"one", ["one"]),
         lambda: driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32),
+        lambda: driver.upload_ahead(address, some),
+        lambda: driver.mark_work(mark),
+        lambda: driver.mark_uploads(mark),
+        lambda: driver.work_waits(mark),
+        lambda: driver.uploads_wait(mark),
     ]
     for call in calls:
         with pytest.raises(CardLostError, match="an illegal memory access was encountered"):

@@ -4,7 +4,7 @@
     compiler.compiled                             # how often the system's compiler ran
     why_no_emulation() -> str | None              # a reason to skip; None where it works
 
-    card = EmulatedCard(total_bytes=2**30, order_seed=0, time_limit_s=120)
+    card = EmulatedCard(total_bytes=2**30, order_seed=0, time_limit_s=120, lagging="uploads")
                                                   # a CardDriver; belongs to this thread
     card.counts                                   # Counts: launches by kernel, copies, bytes, allocations
     card.counts = Counts()                        # ... begins anew
@@ -24,6 +24,11 @@ bfloat16, -1 as a whole number. Each allocation has guards on both sides, which 
 launch. What is freed stays aside for a while, filled with NaN, and is looked at too. `order_seed` other than
 0 changes the order in which blocks, and the threads of a block, come to their turn.
 
+Work and uploads ahead are done in an order that marks allow, and no later or earlier one than they have to:
+with lagging "uploads", work is done as it comes and uploads ahead as late as may be, so that work that fails
+to wait for them finds what was there before; with "work", work is done as late as may be and uploads ahead as
+they come, so that they overwrite what work is still to read. A fault of a kernel then comes late, too.
+
 Faults of a kernel (a guard written, an address or alignment that is wrong, an index outside of an array,
 threads that wait or run for ever) raise CardFaultError with kernel, block, thread and, where known, the line.
 A mistake of the caller (an address that isn't the card's, another thread, use after `close`) is an
@@ -38,14 +43,16 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from emulated_compiler import EmulatedCompiler, why_no_emulation
 from kernel_library import EmulatedKernel, KernelLibrary
+from work_orders import EmulatedMark, Order, WorkOrders
 
-from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel, Recording
+from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel, Mark, Recording
 from engine.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -67,6 +74,8 @@ class Counts:
     launches: Counter[str] = field(default_factory=Counter)
     uploads: int = 0
     upload_bytes: int = 0
+    uploads_ahead: int = 0
+    ahead_bytes: int = 0
     downloads: int = 0
     download_bytes: int = 0
     copies: int = 0
@@ -124,6 +133,7 @@ class EmulatedCard:
         time_limit_s: int = 120,
         compute_capability: tuple[int, int] = (8, 0),
         multiprocessors: int = 8,
+        lagging: Order = "uploads",
     ) -> None:
         assert why_no_emulation() is None, why_no_emulation()
         self.total_bytes = total_bytes
@@ -143,6 +153,7 @@ class EmulatedCard:
         self._launches_until: dict[str, int] = {}  # "fault", "loss"
         self._faulty_kernel = False
         self._closed = False
+        self._orders = WorkOrders(lagging)
         self._recorded: list[tuple[Any, ...]] | None = None  # launches, while they are recorded
         self.recordings: list[Recording] = []
 
@@ -174,6 +185,7 @@ class EmulatedCard:
         self._launches_until["loss"] = number
 
     def lose(self) -> None:
+        self._orders.drop()
         self._fault = CardLostError("The card doesn't answer.", "Load the model again.")
 
     def check(self, *, leaks: bool = True) -> None:
@@ -223,6 +235,7 @@ class EmulatedCard:
 
     def free(self, address: Address) -> None:
         self._enter()
+        self._orders.finish()
         allocation = self._allocations.pop(address, None)
         assert allocation is not None, f"{address:#x} is not the start of an allocation that is still there"
         self._starts.remove(address)
@@ -237,8 +250,7 @@ class EmulatedCard:
 
     def upload(self, target: Address, source: Bytes) -> None:
         self._enter()
-        _check_host(source)
-        self._memory(target, source.size)[:] = source
+        self._orders.add("work", self._write(target, source))
         self.counts.uploads += 1
         self.counts.upload_bytes += source.size
 
@@ -246,6 +258,7 @@ class EmulatedCard:
         self._enter()
         _check_host(target)
         assert target.flags.writeable
+        self._orders.finish("work")
         target[:] = self._memory(source, target.size)
         self.counts.downloads += 1
         self.counts.download_bytes += target.size
@@ -253,14 +266,16 @@ class EmulatedCard:
     def copy(self, target: Address, source: Address, num_bytes: int) -> None:
         self._enter()
         assert target + num_bytes <= source or source + num_bytes <= target, "the two overlap"
-        self._memory(target, num_bytes)[:] = self._memory(source, num_bytes)
+        to, found = self._memory(target, num_bytes), self._memory(source, num_bytes)
+        self._orders.add("work", lambda: np.copyto(to, found))
         self.counts.copies += 1
         self.counts.copy_bytes += num_bytes
 
     def fill(self, target: Address, value: int, num_bytes: int) -> None:
         self._enter()
         assert 0 <= value <= 255
-        self._memory(target, num_bytes)[:] = value
+        to = self._memory(target, num_bytes)
+        self._orders.add("work", lambda: to.fill(value))
         self.counts.fills += 1
 
     def load(self, code: bytes, names: list[str]) -> dict[str, Kernel]:
@@ -292,16 +307,8 @@ class EmulatedCard:
             return
         self.counts.launches[kernel.name] += 1
         self._raise_planned_fault()
-        kernel.library.set_up(order_seed=self.order_seed, time_limit_s=self.time_limit_s)
-        if kernel.launch(ctypes.addressof(arguments), *grid, block, shared_bytes) != 0:
-            self._faulty_kernel = True
-            self._break(kernel.library.error())
-        if self._guards is None:
-            self._guards = self._list_guards()
-        damaged = kernel.library.first_damaged(self._guards, GUARD)
-        if damaged is not None:
-            self._faulty_kernel = True
-            self._break(f"kernel {kernel.name}: it wrote {self._name_guard(int(self._guards[damaged]))}")
+        of_now = type(arguments).from_buffer_copy(arguments)
+        self._orders.add("work", lambda: self._run(kernel, of_now, grid, block, shared_bytes))
 
     def record(self, work: Callable[[], None]) -> Recording:
         self._enter()
@@ -325,12 +332,38 @@ class EmulatedCard:
         index = next(i for i, each in enumerate(self.recordings) if each is recording)
         del self.recordings[index]
 
+    def new_mark(self) -> Mark:
+        self._enter()
+        return Mark(EmulatedMark())
+
+    def mark_work(self, mark: Mark) -> None:
+        self._mark(mark, "work")
+
+    def work_waits(self, mark: Mark) -> None:
+        self._wait(mark, "work")
+
+    def upload_ahead(self, target: Address, source: Bytes) -> None:
+        self._enter()
+        self._orders.add("uploads", self._write(target, source))
+        self.counts.uploads_ahead += 1
+        self.counts.ahead_bytes += source.size
+
+    def mark_uploads(self, mark: Mark) -> None:
+        self._mark(mark, "uploads")
+
+    def uploads_wait(self, mark: Mark) -> None:
+        self._wait(mark, "uploads")
+
     def synchronize(self) -> None:
         self._enter()
+        self._orders.finish()
         self.counts.synchronizations += 1
 
     def close(self) -> None:
         """What isn't freed yet stays in `live`, for `check` to tell."""
+        if self._fault is None:
+            with suppress(CardFaultError):
+                self._orders.finish()
         self._closed = True
 
     # How
@@ -343,7 +376,43 @@ class EmulatedCard:
         if self._fault is not None:
             raise self._fault
 
+    def _mark(self, mark: Mark, order: Order) -> None:
+        self._enter()
+        assert isinstance(mark, EmulatedMark)
+        self._orders.set(order, mark)
+
+    def _wait(self, mark: Mark, order: Order) -> None:
+        self._enter()
+        assert isinstance(mark, EmulatedMark)
+        self._orders.wait(order, mark)
+
+    def _write(self, target: Address, source: Bytes) -> Callable[[], None]:
+        """The bytes that the source has now, later."""
+        _check_host(source)
+        to, found = self._memory(target, source.size), source.copy()
+        return lambda: np.copyto(to, found)
+
+    def _run(
+        self,
+        kernel: EmulatedKernel,
+        arguments: ctypes.Structure,
+        grid: tuple[int, int, int],
+        block: int,
+        shared_bytes: int,
+    ) -> None:
+        kernel.library.set_up(order_seed=self.order_seed, time_limit_s=self.time_limit_s)
+        if kernel.launch(ctypes.addressof(arguments), *grid, block, shared_bytes) != 0:
+            self._faulty_kernel = True
+            self._break(kernel.library.error())
+        if self._guards is None:
+            self._guards = self._list_guards()
+        damaged = kernel.library.first_damaged(self._guards, GUARD)
+        if damaged is not None:
+            self._faulty_kernel = True
+            self._break(f"kernel {kernel.name}: it wrote {self._name_guard(int(self._guards[damaged]))}")
+
     def _break(self, reason: str) -> None:
+        self._orders.drop()
         self._fault = CardFaultError(f"The card failed: {reason}.", "Load the model again.")
         raise self._fault
 
