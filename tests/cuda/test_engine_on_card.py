@@ -12,6 +12,7 @@ from emulated_card import EmulatedCard, EmulatedCompiler
 
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
+from engine.cpu import compiler
 from engine.cuda.availability import NoCard
 from engine.engine import Engine
 from engine.errors import Cancelled, SettingError
@@ -101,6 +102,26 @@ def test_auto_takes_the_card(load: Load) -> None:
 def test_weights_are_packed_to_what_the_card_has_room_for(load: Load) -> None:
     assert load(weights="auto").summary.weights == "q8"
     assert load(weights="auto", vram_budget=500_000, context=64).summary.weights == "q4"
+
+
+def test_nothing_is_compiled_loaded_or_recorded_while_somebody_chats(
+    load: Load, card: EmulatedCard, card_compiler: EmulatedCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load(card)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("everything was prepared")
+
+    for owner, name in (
+        (card_compiler, "compile"),
+        (card, "load"),
+        (card, "record"),
+        (compiler, "compiled_for"),
+    ):
+        monkeypatch.setattr(owner, name, never)
+    first = answer(engine, list(range(300)), count=20)
+    assert answer(engine, [*range(300), *first.token_ids, 7], count=20).prefill.reused > 300
+    assert answer(engine, [9, 8, 7], conversation="b").token_ids
 
 
 def test_a_second_turn_reads_what_is_new(load: Load) -> None:
