@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -135,6 +136,27 @@ def test_every_shortcut_gives_the_same_bits(load: Load) -> None:
     checks = list(load().selftest([(7 * i + 3) % 500 for i in range(24)]))
     assert [check.name for check in checks if not check.ok] == []
     assert len(checks) > 10
+
+
+def test_no_memory_of_the_card_is_lost_to_what_happens_to_conversations(
+    load: Load, card: EmulatedCard
+) -> None:
+    engine = load(card, slots=2, context=192)
+    random = Random(1)
+    used = []
+    for number in range(90):
+        name = random.choice("abcde")
+        match random.randrange(6):
+            case 0:
+                engine.forget(name)
+            case 1:
+                engine.fork(f"{name}{number}", tuple(range(random.randrange(1, 100))))
+            case _:
+                ids = list(range(random.randrange(1, 150)))
+                answer(engine, ids, conversation=name, count=random.randrange(1, 4))
+        if number >= 30:
+            used.append(card.used_bytes)
+    assert max(used) == used[0]
 
 
 def test_too_little_memory_is_told_and_the_cpu_computes(
