@@ -72,6 +72,12 @@ class ComputeFaultError(EngineError):
     code = "compute-fault"
 
 
+class DeviceFaultError(EngineError):
+    """The device that computes failed: what it holds is gone, and nothing more can be computed there."""
+
+    code = "device-fault"
+
+
 class ModelUnloadedError(EngineError):
     """The engine was closed, perhaps in the middle of an answer."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from engine.backend import Sequence as PageTable
-from engine.errors import Cancelled, OutOfMemoryError
+from engine.errors import Cancelled, DeviceFaultError, OutOfMemoryError
 from engine.kv_geometry import PAGE, KvGeometry
 from engine.states.pages import PageLedger
 from engine.states.state import Home
@@ -25,12 +25,33 @@ _PARTS = 4
 _PART_BYTES = PAGE * 4
 
 
+class FakeDevice:
+    """What pools and backends lie on. It fails for good once it was asked for something so many times."""
+
+    def __init__(self) -> None:
+        self.fails_after: int | None = None
+        self.fault = DeviceFaultError("The device failed.")
+
+    @property
+    def failed(self) -> bool:
+        return self.fails_after == 0
+
+    def touch(self) -> None:
+        if self.fails_after is not None:
+            self.fails_after = max(0, self.fails_after - 1)
+        if self.failed:
+            raise self.fault
+
+
 class FakePool:
     """`limit` may be lowered at any time, as when memory runs out; `room_for_copies`: how many more may be
     made of pages, None for any number.
     """
 
-    def __init__(self, capacity: int, geometry: KvGeometry = GEOMETRY) -> None:
+    def __init__(
+        self, capacity: int, geometry: KvGeometry = GEOMETRY, device: FakeDevice | None = None
+    ) -> None:
+        self.device = device or FakeDevice()
         self.geometry = geometry
         self.capacity = capacity
         self.limit = capacity
@@ -42,6 +63,7 @@ class FakePool:
     def allocate(self) -> int | None:
         if len(self.pages) >= min(self.limit, self.capacity):
             return None
+        self.device.touch()
         page = self._free.pop() if self._free else len(self.pages)
         assert page not in self.pages
         self.pages[page] = torch.zeros(self.geometry.page_bytes, dtype=torch.uint8)
@@ -52,6 +74,7 @@ class FakePool:
         self._free.append(page)
 
     def copy(self, source: int, target: int) -> None:
+        self.device.touch()
         self.copies += 1
         self.pages[target].copy_(self.pages[source])
 
@@ -60,9 +83,11 @@ class FakePool:
             if not self.room_for_copies:
                 raise OutOfMemoryError("There is no memory for a copy of a page.")
             self.room_for_copies -= 1
+        self.device.touch()
         return self.pages[page].clone()
 
     def write(self, page: int, data: torch.Tensor) -> None:
+        self.device.touch()
         assert data.shape == (self.geometry.page_bytes,)
         self.pages[page].copy_(data)
 
@@ -76,9 +101,11 @@ class FakeBackend:
     description = "nothing real"
     weight_bytes = 0
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", lies_on: FakeDevice | None = None) -> None:
         self.device = device
+        self.lies_on = lies_on or FakeDevice()
         self.cancel_after: int | None = None
+        self.lacks_memory = False  # for what a step needs beside pages
         self.prefilled = 0  # tokens, in all
 
     def prefill(
@@ -91,8 +118,12 @@ class FakeBackend:
         cancel: threading.Event | None = None,
     ) -> torch.Tensor:
         done = len(ids)
+        if self.lacks_memory:
+            raise OutOfMemoryError("There is no memory for a step.")
+        self.lies_on.touch()
         self.prefilled += done
         self._write(ids, sequence, pool)
+        self.lies_on.touch()
         if self.cancel_after is not None:
             done, self.cancel_after = min(done, self.cancel_after), None
             sequence.length += done
@@ -147,5 +178,6 @@ def cold_logits(ids: Sequence[int]) -> torch.Tensor:
 
 
 def new_home(capacity: int, device: str = "cpu") -> Home:
-    backend: Any = FakeBackend(device)
-    return Home(backend, PageLedger(FakePool(capacity)))
+    lies_on = FakeDevice()
+    backend: Any = FakeBackend(device, lies_on)
+    return Home(backend, PageLedger(FakePool(capacity, device=lies_on)))

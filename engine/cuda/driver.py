@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NewType, Protocol
 
-from engine.errors import EngineError
+from engine.errors import DeviceFaultError
 from engine.notices import Notice
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Recording = NewType("Recording", object)
 """Launches that were recorded, to be repeated as one."""
 
 
-class CardFaultError(EngineError):
+class CardFaultError(DeviceFaultError):
     """The card, or what ran on it, failed. What it holds can't be trusted any more."""
 
     code = "card-fault"

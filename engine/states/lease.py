@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import ModelUnloadedError
+from engine.errors import DeviceFaultError, ModelUnloadedError, OutOfMemoryError
 from engine.generation import ReuseReason
 from engine.notices import Notice
 from engine.states.state import Home, State, as_ids
@@ -15,7 +15,39 @@ from engine.states.state import Home, State, as_ids
 if TYPE_CHECKING:
     import torch
 
-MakeWritable = Callable[["Lease", int, threading.Event | None], None]
+
+class StatesMoved(Exception):  # noqa: N818  (nothing is wrong any more)
+    """The step was not done, for its device failed. All states have left that: the same step, asked for
+    again, is done elsewhere, behind what has to be run anew of the tokens before it.
+    """
+
+    def __init__(self, notice: Notice) -> None:
+        super().__init__(notice.message)
+        self.notice = notice
+
+
+class LeaseKeeper(Protocol):
+    """What a lease asks of the store that it is from."""
+
+    def make_writable(self, lease: Lease, num_tokens: int, cancel: threading.Event | None) -> None:
+        """Sees to the pages of a step, wherever they can be had. Raises OutOfMemoryError, and Cancelled where
+        it has to wait for the disk.
+        """
+
+    def leave_pool(self, lease: Lease) -> bool:
+        """For a step that the pool's device has no memory for: whether it can be tried on another one.
+        Raises OutOfMemoryError.
+        """
+
+    def leave_device(self, fault: DeviceFaultError) -> Notice:
+        """Every state gives up what it has on a device that failed. Raises `fault` where there is no other
+        device.
+        """
+
+    def reopen(self, lease: Lease) -> None:
+        """Has the state in a pool again, with as many of the lease's ids as are kept anywhere. Raises
+        OutOfMemoryError.
+        """
 
 
 class Lease:
@@ -28,19 +60,17 @@ class Lease:
         state: State,
         *,
         total: int,
+        keeper: LeaseKeeper,
         reason: ReuseReason | None = None,
         diverged_at: int | None = None,
-        make_writable: MakeWritable,
     ) -> None:
-        """make_writable: sees to the pages of a step, wherever they can be had. Raises OutOfMemoryError, and
-        Cancelled where it has to wait for the disk.
-        """
         self.state = state
         self.reused = state.length
         self.total = total
         self.reason = reason
         self.diverged_at = diverged_at
-        self._make_writable = make_writable
+        self._keeper: LeaseKeeper | None = keeper
+        self._owed = as_ids([])  # ids behind the state's: what was cached of them was lost with its device
         self._notices: list[Notice] = []
 
     @property
@@ -49,12 +79,14 @@ class Lease:
 
     @property
     def ids(self) -> array[int]:
-        """The tokens that are cached, always."""
-        return self.state.ids
+        """The tokens that the next step follows. All of them are cached, unless their device failed: then the
+        next step runs anew what is missing.
+        """
+        return self.state.ids + self._owed if self._owed else self.state.ids
 
     @property
     def length(self) -> int:
-        return self.state.length
+        return self.state.length + len(self._owed)
 
     @property
     def home(self) -> Home:
@@ -64,37 +96,33 @@ class Lease:
     def prefill(
         self, ids: Sequence[int], *, all_logits: bool = False, cancel: threading.Event | None = None
     ) -> torch.Tensor:
-        """Append `ids`; logits (V,) after the last, or (T, V). However it ends, `ids` are what is cached."""
-        self._make_writable(self, len(ids), cancel)
-        backend, ledger = self.home.backend, self.home.ledger
-        assert self.state.live is not None
-        sequence = self.state.live.sequence
-        try:
-            return backend.prefill(ids, sequence, ledger.pool, all_logits=all_logits, cancel=cancel)
-        finally:
-            self._take_over(ids)
+        """Append `ids`; logits (V,) after the last, or (T, V). However it ends, `ids` are what is cached.
+        Raises Cancelled, OutOfMemoryError, StatesMoved; DeviceFaultError where there is no other device.
+        """
+        return self._step(ids, cancel, all_logits=all_logits)
 
     def decode(self, token: int, *, cancel: threading.Event | None = None) -> torch.Tensor:
         """`prefill` for one token, in the quickest way."""
-        self._make_writable(self, 1, cancel)
-        backend, ledger = self.home.backend, self.home.ledger
-        assert self.state.live is not None
-        sequence = self.state.live.sequence
-        try:
-            return backend.decode(token, sequence, ledger.pool, cancel=cancel)
-        finally:
-            self._take_over([token])
+        return self._step([token], cancel, decodes=True)
 
     def rewind(self, length: int) -> None:
         """Forget the tokens from `length` on."""
-        assert self._make_writable is not _refuse, "the state is somebody else's"
-        self.state.truncate(length)
+        assert self._keeper is not None, "the state is somebody else's"
+        wanted = self.ids[:length]
+        self.state.truncate(min(length, self.state.length))
+        self._owed = wanted[self.state.length :]
+
+    def lose_pages(self) -> None:
+        """What the state has in a pool is gone."""
+        wanted = self.ids[:]
+        self.state.fall_back_to_disk()
+        self._owed = wanted[self.state.length :]
 
     def end(self) -> None:
         """The state was given back: what is asked for from now on raises ModelUnloadedError, for only a store
         that closes takes a state out of an answer's hands. Nothing of the pool is held any more.
         """
-        self._make_writable = _refuse
+        self._keeper = None
 
     def add_notice(self, notice: Notice) -> None:
         self._notices.append(notice)
@@ -104,12 +132,60 @@ class Lease:
         found, self._notices = tuple(self._notices), []
         return found
 
-    def _take_over(self, ids: Sequence[int]) -> None:
-        """The ids of the tokens by which the sequence has grown."""
+    def _step(
+        self,
+        ids: Sequence[int],
+        cancel: threading.Event | None,
+        *,
+        all_logits: bool = False,
+        decodes: bool = False,
+    ) -> torch.Tensor:
+        keeper = self._keeper
+        if keeper is None:
+            raise ModelUnloadedError
+        before = self.length
+        try:
+            if self.state.live is None:
+                self._reopen(keeper)
+            keeper.make_writable(self, len(self._owed) + len(ids), cancel)
+            try:
+                return self._run(ids, cancel, all_logits=all_logits, decodes=decodes)
+            except OutOfMemoryError:
+                if not keeper.leave_pool(self):
+                    raise
+            if all_logits:
+                self.rewind(before)
+            rest = ids[self.length - before :]
+            keeper.make_writable(self, len(self._owed) + len(rest), cancel)
+            return self._run(rest, cancel, all_logits=all_logits, decodes=decodes)
+        except DeviceFaultError as fault:
+            notice = keeper.leave_device(fault)
+            self.rewind(before)
+            raise StatesMoved(notice) from fault
+
+    def _run(
+        self, ids: Sequence[int], cancel: threading.Event | None, *, all_logits: bool, decodes: bool
+    ) -> torch.Tensor:
+        """In pages that are there and the state's own."""
+        backend, pool = self.home.backend, self.home.ledger.pool
         assert self.state.live is not None
-        grown = self.state.live.sequence.length - self.state.length
-        self.state.ids.extend(as_ids(ids[:grown]))
+        sequence, owed = self.state.live.sequence, self._owed
+        whole = [*owed, *ids]
+        try:
+            if decodes and not owed:
+                return backend.decode(ids[0], sequence, pool, cancel=cancel)
+            logits = backend.prefill(whole, sequence, pool, all_logits=all_logits, cancel=cancel)
+        finally:
+            grown = sequence.length - self.state.length
+            self.state.ids.extend(as_ids(whole[:grown]))
+            self._owed = owed[grown:]
+        return logits[len(owed) :] if all_logits else logits
 
-
-def _refuse(_lease: Lease, _num_tokens: int, _cancel: threading.Event | None) -> None:
-    raise ModelUnloadedError
+    def _reopen(self, keeper: LeaseKeeper) -> None:
+        wanted = self.ids[:]
+        try:
+            keeper.reopen(self)
+        finally:
+            self._owed = wanted[self.state.length :]
+        if self.state.length < self.reused:
+            self.reused, self.reason, self.diverged_at = self.state.length, ReuseReason.EVICTED, None

@@ -47,6 +47,14 @@ class Residence:
     def geometry(self) -> KvGeometry:
         return self._home.ledger.pool.geometry
 
+    @property
+    def home(self) -> Home:
+        return self._home
+
+    def move(self, home: Home) -> None:
+        """To another device. What states have in the old pool is the caller's to give up."""
+        self._home = home
+
     def is_home(self, state: State) -> bool:
         return state.live is not None and state.live.home is self._home
 
@@ -104,10 +112,45 @@ class Residence:
                 return
             fallback = self._fall_back(ledger.read(sequence), sequence.length)
             if fallback.home.ledger.make_writable(fallback.sequence, num_tokens):
-                lease.state.move_to(fallback)
-                lease.add_notice(fallback_notice(fallback.home))
+                self._move_out(lease, fallback)
                 return
         raise _out_of_memory(sequence.length + num_tokens)
+
+    def leave_pool(self, lease: Lease) -> bool:
+        """Where a step is done on another device than the home's, the state goes there. Raises
+        OutOfMemoryError.
+        """
+        live = lease.state.live
+        assert live is not None
+        if live.home is not self._home or self._home.backend.device == "cpu":
+            return False
+        fallback = self._fall_back(live.home.ledger.read(live.sequence), live.sequence.length)
+        if fallback.home.backend is self._home.backend:
+            fallback.home.ledger.release(fallback.sequence)
+            return False
+        self._move_out(lease, fallback)
+        return True
+
+    def _move_out(self, lease: Lease, fallback: Live) -> None:
+        lease.state.move_to(fallback)
+        lease.add_notice(self.fallback_notice(fallback.home))
+
+    def fallback_notice(self, home: Home) -> Notice:
+        """Why a state is in a pool of its own, in `home`."""
+        device = "the CPU" if home.backend.device == "cpu" else home.backend.device
+        if self._home.backend.device != "cpu" and self._num_residents() < self._slots:
+            return Notice(
+                "state-fallback",
+                f"The graphics card has no memory left for this conversation; it is computed on {device} "
+                "until there is.",
+                "Close other programs that use the card, or choose a shorter context.",
+            )
+        return Notice(
+            "state-fallback",
+            f"The pool had no room for this conversation beside those that are being answered; it is "
+            f"computed on {device}, in memory of its own, until a place is free.",
+            "If this happens often, choose a shorter context, or fewer answers at the same time.",
+        )
 
     def free_slot(self) -> bool:
         """Whether one more state may be in the pool; parks idle ones for it."""
@@ -155,16 +198,6 @@ class Residence:
         if sequence is None:
             raise _out_of_memory(length)
         return Live(home, sequence)
-
-
-def fallback_notice(home: Home) -> Notice:
-    device = "the CPU" if home.backend.device == "cpu" else home.backend.device
-    return Notice(
-        "state-fallback",
-        f"The pool had no room for this conversation beside those that are being answered; it is computed on "
-        f"{device}, in memory of its own, until a place is free.",
-        "If this happens often, choose a shorter context, or fewer answers at the same time.",
-    )
 
 
 def _out_of_memory(num_tokens: int) -> OutOfMemoryError:

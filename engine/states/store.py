@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.errors import DeviceFaultError
 from engine.generation import ReuseReason, SlotInfo
 from engine.kv_geometry import pages_for
 from engine.notices import Notice
+from engine.states.keeper import Keeper, Refuge
 from engine.states.kv_folder import KvFolder
 from engine.states.lease import Lease
 from engine.states.parking import Parking, RamBudget
 from engine.states.prefixes import best_prefix, reason_for
-from engine.states.residence import Residence, fallback_notice
+from engine.states.residence import Residence
 from engine.states.state import Home, RamCopy, State, as_ids
 from engine.wording import format_tokens
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from array import array
 
     import torch
+
+    from engine.backend import Backend
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,11 @@ class StateStore:
         new_fallback: Callable[[], Home],
         folder: KvFolder | None = None,
         ram_budget: RamBudget = 0,
+        refuge: Refuge | None = None,
     ) -> None:
         """slots: states that may be in the home's pool at once. new_fallback: where a state is computed that
         finds no place there; that pool is its alone. folder: None keeps nothing on disk. ram_budget: bytes
-        that parked states may take in memory.
+        that parked states may take in memory. refuge: None where no other device is there.
         """
         assert slots >= 1
         self._idle: dict[str, State] = {}
@@ -71,6 +76,14 @@ class StateStore:
             idle=self._idle,
             leases=self._leases,
         )
+        self._keeper = Keeper(
+            self._residence,
+            idle=self._idle,
+            leases=self._leases,
+            find=self._find,
+            on_lost=self._on_lost,
+            refuge=refuge,
+        )
         self._indexed = False
         self._now_ns = 0
 
@@ -83,8 +96,11 @@ class StateStore:
         self._settle()
         self._look_for(conversation)
         prompt = as_ids(ids)
+        return self._keeper.surviving(lambda: self._take(conversation, prompt))
+
+    def _take(self, conversation: str, prompt: array[int]) -> Lease:
         had_own = conversation in self._idle
-        source, length, pages = self._find(conversation, prompt)
+        source, length, pages = self._find(prompt, lambda: self._idle.get(conversation))
         served = source.ids[:] if source is not None else None
         own = self._idle.get(conversation)
         own_ids = own.ids[:] if own is not None else None
@@ -101,7 +117,7 @@ class StateStore:
             total=len(prompt),
             reason=None if enough else reason,
             diverged_at=None if enough else diverged_at,
-            make_writable=self._residence.make_writable,
+            keeper=self._keeper,
         )
         self._hand_out(lease)
         return lease
@@ -120,7 +136,7 @@ class StateStore:
         is_current = self._current.get(conversation) is lease
         if is_current:
             del self._current[conversation]
-        tokens = state.length
+        tokens = lease.length
         if not sound:
             state.fall_back_to_disk()
         if not is_current or not state.length:
@@ -145,9 +161,10 @@ class StateStore:
         self._settle()
         lease = self._current.get(source)
         state = lease.state if lease is not None else self._idle.get(source)
-        if state is None:
+        if state is None or (lease is not None and state.live is None):  # lost, and not computed anew yet
             return 0
-        return self._share(state, target, state.length if length is None else length)
+        cut = state.length if length is None else length
+        return self._keeper.surviving(lambda: self._share(state, target, min(cut, state.length)))
 
     def begin(self, conversation: str, ids: Sequence[int]) -> int:
         """`fork` from whichever state has most of the prompt `ids`; one that is being answered with counts.
@@ -156,12 +173,18 @@ class StateStore:
         self._settle()
         prompt = as_ids(ids)
         while True:
-            states = [*self._idle.values(), *(lease.state for lease in self._leases)]
+            in_use = (lease.state for lease in self._leases if lease.state.live is not None)
+            states = [*self._idle.values(), *in_use]
             state, length = best_prefix(None, states, prompt)
             if state is None:
                 return 0
-            if self._share(state, conversation, length):
-                return length
+            try:
+                shared = self._share(state, conversation, length)
+            except DeviceFaultError as fault:
+                self._keeper.flee(fault)  # and what is there then is looked for anew
+            else:
+                if shared:
+                    return length
 
     def forget(self, conversation: str) -> None:
         """Free what is kept of a conversation, files too, and keep nothing of an answer that is being
@@ -204,8 +227,9 @@ class StateStore:
         self._settle()
         for lease in list(self._leases):
             self.give_back(lease)
-        self._parking.keep(self._idle.values())
+        self._keeper.surviving(lambda: self._parking.keep(self._idle.values()))
         self._idle.clear()
+        self._keeper.close()
         del self._residence  # and with it backend and pool, for whose memory somebody else may be waiting
 
     def wait(self) -> None:
@@ -213,8 +237,19 @@ class StateStore:
         self._parking.wait()
 
     def take_notices(self) -> tuple[Notice, ...]:
-        """What went wrong with files since the last time this was asked."""
-        return self._parking.take_notices()
+        """What went wrong with files since the last time this was asked, and with the device, unless
+        `StatesMoved` told it.
+        """
+        return (*self._keeper.take_notices(), *self._parking.take_notices())
+
+    def take_moves(self) -> tuple[Notice, ...]:
+        """Of what `take_notices` gives, why `backend` is another now."""
+        return self._keeper.take_notices()
+
+    @property
+    def backend(self) -> Backend:
+        """Where states are computed: another one from the moment when a device has failed."""
+        return self._residence.home.backend
 
     def check(self) -> None:
         """For tests: every page is somebody's, every copy says what its state does."""
@@ -245,13 +280,13 @@ class StateStore:
         return length
 
     def _find(
-        self, conversation: str, prompt: array[int]
+        self, prompt: array[int], find_own: Callable[[], State | None]
     ) -> tuple[State | None, int, list[torch.Tensor] | None]:
         """The idle state that serves the prompt best, for how many tokens, and its pages if it is parked. If
-        none does, the conversation's own with no token, or None.
+        none does, the conversation's own with no token, or None. find_own: gives that, as it is at any time.
         """
         while True:
-            own = self._idle.get(conversation)
+            own = find_own()
             others = (state for state in self._idle.values() if state is not own)
             source, length = best_prefix(own, others, prompt)
             if source is None:
@@ -309,7 +344,7 @@ class StateStore:
         if loss is not None and not loss.told:
             lease.add_notice(_dropped_notice(loss.tokens))
         if not self._residence.is_home(state):
-            lease.add_notice(fallback_notice(lease.home))
+            lease.add_notice(self._residence.fallback_notice(lease.home))
 
     def _why_lost(self, conversation: str, *, had_own: bool) -> ReuseReason | None:
         """Why there is nothing of the conversation, if there was something once."""

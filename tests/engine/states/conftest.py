@@ -43,6 +43,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
             new_fallback=new_fallback,
             folder=folder if more.get("keeps", True) else None,
             ram_budget=ram,
+            refuge=more.get("refuge"),
         )
         stores.append(store)
         return store
