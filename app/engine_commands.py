@@ -11,6 +11,7 @@ from app.context_policy import ContextPolicy
 from app.conversation_records import Message
 from engine.config import EngineConfig
 from engine.generation import Finished, PrefillStats, SamplingParams, SlotInfo
+from engine.metrics import Metrics
 from engine.notices import Notice
 from engine.progress import LoadProgress
 
@@ -40,10 +41,13 @@ class GenerateCommand:
 
 @dataclass(frozen=True)
 class SlotTable:
-    """What the engine keeps of conversations, and the memory that the whole program takes."""
+    """What the engine keeps of conversations, the memory that the whole program takes, and what the model
+    takes and did; no metrics where there is none.
+    """
 
     slots: tuple[SlotInfo, ...] = ()
     memory_bytes: int = 0
+    metrics: Metrics | None = None
 
 
 # Commands

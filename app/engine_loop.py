@@ -46,6 +46,7 @@ from app.prompt import PromptEngine, opening_prompt
 from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, EngineError, OutOfMemoryError
 from engine.generation import GenerationEvent, GenerationRequest, SlotInfo
+from engine.metrics import Metrics
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
 
@@ -64,6 +65,7 @@ class ChatEngine(PromptEngine, Protocol):
     def forget(self, conversation: str) -> None: ...
     def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None: ...
     def slot_table(self) -> tuple[SlotInfo, ...]: ...
+    def metrics(self) -> Metrics: ...
     def close(self) -> None: ...
 
 
@@ -214,8 +216,11 @@ class EngineLoop:
 
     def _report_slots(self) -> None:
         try:
-            slots = () if self._engine is None else self._engine.slot_table()
-            self._report(SlotsChanged(SlotTable(slots, psutil.Process().memory_info().rss)))
+            memory = psutil.Process().memory_info().rss
+            table = SlotTable(memory_bytes=memory)
+            if self._engine is not None:
+                table = SlotTable(self._engine.slot_table(), memory, self._engine.metrics())
+            self._report(SlotsChanged(table))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="looking at what is kept of conversations")))
 

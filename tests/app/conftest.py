@@ -31,6 +31,7 @@ from engine.generation import (
     SlotInfo,
     TextDelta,
 )
+from engine.metrics import MemoryUse, Metrics
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
 from engine.templates.chat_template import ChatPrompt
@@ -144,6 +145,9 @@ class FakeEngine:
             raise self.script.slot_error
         return self.script.slots
 
+    def metrics(self) -> Metrics:
+        return self.script.metrics
+
     def generate(self, request: GenerationRequest, cancel: threading.Event | None = None):
         assert not self.closed
         script = self.script
@@ -211,6 +215,9 @@ class EngineScript:
     counts_words: bool = False  # a prompt has 2 tokens, 2 more a message, and one a word; else it has 3
     prefill: PrefillStats | None = None
     slots: tuple[SlotInfo, ...] = ()
+    metrics: Metrics = field(
+        default_factory=lambda: Metrics("cpu", MemoryUse(4_000, 0, 0), slots=0, most_slots=8, most_pages=16)
+    )
     slot_error: Exception | None = None
     prompts: list[list[tuple[str, str]]] = field(default_factory=list)
     requests: list[GenerationRequest] = field(default_factory=list)

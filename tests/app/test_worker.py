@@ -169,6 +169,7 @@ def test_the_slot_table_comes_after_each_load_answer_forget_and_unloading(
         worker.load_model(MODEL, EngineConfig())
     assert tables[-1][1].slots == ()
     assert tables[-1][1].memory_bytes > 1_000_000
+    assert tables[-1][1].metrics is script.metrics
     script.slots = (slot,)
     with qtbot.waitSignal(worker.slots_changed):
         worker.generate(COMMAND)
@@ -181,6 +182,7 @@ def test_the_slot_table_comes_after_each_load_answer_forget_and_unloading(
     with qtbot.waitSignal(worker.slots_changed):
         worker.unload_model()
     assert tables[-1][1].slots == ()
+    assert tables[-1][1].metrics is None
     assert len(tables) == 4
 
 
