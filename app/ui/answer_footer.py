@@ -54,7 +54,7 @@ def figures(message: Message) -> str:
         format_tokens(stats.decode_tokens + 1) if wrote else "",
         format_speed(stats.decode_tokens, stats.decode_seconds),
         reuse_words(stats),
-        stats.device.upper() if stats.device in ("cpu", "cuda") else stats.device,
+        {"cpu": "CPU", "cuda": "Card"}.get(stats.device, stats.device),
     ]
     return _DOT.join(part for part in parts if part)
 

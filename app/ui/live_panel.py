@@ -6,35 +6,40 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QModelIndex, QTimer, Signal
+from PySide6.QtCore import QEvent, QModelIndex, QObject, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
-    QGridLayout,
     QHBoxLayout,
     QLabel,
     QListView,
+    QScrollArea,
+    QSizePolicy,
     QToolButton,
     QVBoxLayout,
     QWidget,
 )
 
-from app.ui.elided_label import ElidedLabel
+from app.ui.card_memory import CardMemory
+from app.ui.facts import NOTHING, Facts
+from app.ui.metrics_words import copies_in_words, use_sentence, work_sentence
 from app.ui.slot_delegate import SlotDelegate
 from app.ui.slot_model import SLOT_ROLE, SlotModel
 from app.ui.style_sheet import set_role
-from app.ui.text_format import format_bytes, format_count
-from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS, theme_manager
+from app.ui.text_format import format_bytes, format_count, format_speed
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, theme_manager
 from app.ui.token_rate import TokenRate
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from app.controller import ModelState, SlotTable
     from engine.generation import PrefillStats
+    from engine.metrics import Metrics
     from engine.model_summary import ModelSummary
 
 _RATE_MS = 500
-_NOTHING = "\N{EM DASH}"
+_MODEL_FACTS = ("Name", "Kind", "Parameters", "Weights", "Layers", "Context", "Device")
+_LEAST_KEPT = 96  # pixels of the list's height
 _EMPTY = "Nothing is kept yet. What the model has read of a chat will be listed here."
 
 
@@ -53,16 +58,24 @@ class LivePanel(QWidget):
         self._timer = QTimer(self)
         self._timer.setInterval(_RATE_MS)
         self._timer.timeout.connect(self._show_rate)
-        self.now = _Facts(("Answer", "Speed", "Reused", "Memory"), self)
-        self.model = _Facts(("Name", "Kind", "Parameters", "Weights", "Layers", "Context", "Device"), self)
+        self._facts = QWidget(self)
+        self.now = Facts(("Answer", "Speed", "Copies", "Prompt", "Reused", "Memory"), self._facts)
+        self.card = CardMemory(self._facts)
+        self.model = Facts(
+            ("Name", "Kind", "Parameters", "Weights", "Layers", "Context", "Device"), self._facts
+        )
         self.slots = SlotModel()
         self.view = QListView(self)
+        self._kept = _heading("Kept of chats", self)
         self._empty = QLabel(_EMPTY, self)
         self._build()
         self.view.clicked.connect(self._open)
         self.view.activated.connect(self._open)
         theme_manager().changed.connect(self.view.viewport().update)
+        self.now.explain("Memory", "What the whole program takes of this computer's memory")
+        self.now.explain("Prompt", "How fast the model read what was new of the prompt")
         self.set_model_summary(None)
+        self._show_metrics(None)
 
     # What is told
 
@@ -74,7 +87,8 @@ class LivePanel(QWidget):
 
     def set_slots(self, table: SlotTable) -> None:
         self.slots.set_slots(table.slots)
-        self.now.show_fact("Memory", format_bytes(table.memory_bytes) if table.memory_bytes else _NOTHING)
+        self.now.show_fact("Memory", format_bytes(table.memory_bytes) if table.memory_bytes else NOTHING)
+        self._show_metrics(table.metrics)
         self._empty.setVisible(not table.slots)
         self.view.setVisible(bool(table.slots))
 
@@ -90,13 +104,15 @@ class LivePanel(QWidget):
         self._writing = conversation_id
         self._show_answer()
         self.now.show_fact("Speed", "Reading")
-        self.now.show_fact("Reused", _NOTHING)
+        self.now.show_fact("Reused", NOTHING)
+        self.now.show_fact("Prompt", NOTHING)
 
     def show_prefill(self, stats: PrefillStats) -> None:
         self._rate.begin(monotonic())
         if self.isVisible():
             self._timer.start()
         self.now.show_fact("Reused", f"{stats.reused:,} of {format_tokens(stats.tokens)}")
+        self.now.show_fact("Prompt", format_speed(stats.tokens - stats.reused, stats.seconds) or NOTHING)
 
     def count_tokens(self, num_tokens: int) -> None:
         self._rate.add(num_tokens, monotonic())
@@ -120,18 +136,34 @@ class LivePanel(QWidget):
         self.view.setMouseTracking(True)
         self.view.setVerticalScrollMode(QListView.ScrollMode.ScrollPerPixel)
         self.view.setSelectionMode(QListView.SelectionMode.NoSelection)
+        self.view.setMinimumHeight(_LEAST_KEPT)
         self.view.hide()
         column = QVBoxLayout(self)
         column.setContentsMargins(0, SPACE_L, 0, SPACE_S)
         column.setSpacing(SPACE_S)
-        for title, part in (("Now", self.now), ("Model", self.model)):
-            column.addLayout(_padded(_heading(title, self)))
-            column.addLayout(_padded(part))
-            column.addSpacing(SPACE_M)
+        column.addWidget(self._facts_above())
         column.addLayout(self._kept_heading())
         column.addLayout(_padded(self._empty))
         column.addWidget(self.view, 1)
         column.addStretch(0)
+
+    def _facts_above(self) -> QScrollArea:
+        """All that isn't the list. Where the panel is too low for it, it is scrolled."""
+        sections = (("Now", self.now), ("", self.card), ("Model", self.model))
+        column = QVBoxLayout(self._facts)
+        column.setContentsMargins(SPACE_L, 0, SPACE_L, 0)
+        column.setSpacing(0)
+        for title, part in sections:
+            section = QWidget(self._facts)
+            inner = QVBoxLayout(section)
+            inner.setContentsMargins(0, 0, 0, SPACE_L)
+            inner.setSpacing(SPACE_S)
+            if title:
+                inner.addWidget(_heading(title, section))
+            inner.addWidget(part)
+            column.addWidget(section)
+        column.addStretch(1)
+        return _FittedScroll(self._facts, self)
 
     def _kept_heading(self) -> QHBoxLayout:
         limits = QToolButton(self)
@@ -142,12 +174,26 @@ class LivePanel(QWidget):
         limits.clicked.connect(self.limits_requested)
         row = QHBoxLayout()
         row.setContentsMargins(SPACE_L, 0, SPACE_M, 0)
-        row.addWidget(_heading("Kept of chats", self), 1)
+        row.addWidget(self._kept, 1)
         row.addWidget(limits)
         return row
 
+    def _show_metrics(self, metrics: Metrics | None) -> None:
+        """What only a card has is left out without one."""
+        memory = metrics.memory if metrics is not None else None
+        on_card = memory is not None and memory.card is not None
+        self.card.show_memory(memory)
+        self.card.parentWidget().setVisible(on_card)
+        last = metrics.last_answer if metrics is not None else None
+        self.now.leave_out("Prompt", not on_card)
+        self.now.leave_out("Copies", last is None or max(last.h2d_per_token, last.d2h_per_token) <= 1)
+        self.now.show_fact("Copies", copies_in_words(last) if last is not None else NOTHING)
+        self.now.explain("Copies", "For each token, to the card and back: one each is what it should be")
+        self.now.explain("Speed", work_sentence(last) if on_card and last is not None else "")
+        self._kept.setToolTip(use_sentence(metrics) if metrics is not None else "")
+
     def _show_answer(self) -> None:
-        title = self._titles.get(self._writing or "", "New chat") if self._writing else _NOTHING
+        title = self._titles.get(self._writing or "", "New chat") if self._writing else NOTHING
         self.now.show_fact("Answer", title)
 
     def _show_rate(self) -> None:
@@ -172,37 +218,31 @@ class LivePanel(QWidget):
         self._timer.stop()
 
 
-class _Facts(QWidget):
-    """Names on the left, values on the right."""
+class _FittedScroll(QScrollArea):
+    """As high as what is in it, where there is room."""
 
-    def __init__(self, names: tuple[str, ...], parent: QWidget) -> None:
+    def __init__(self, content: QWidget, parent: QWidget) -> None:
         super().__init__(parent)
-        self._values: dict[str, ElidedLabel] = {}
-        grid = QGridLayout(self)
-        grid.setContentsMargins(0, 0, 0, 0)
-        grid.setHorizontalSpacing(SPACE_L)
-        grid.setVerticalSpacing(SPACE_XS)
-        grid.setColumnStretch(1, 1)
-        for row, name in enumerate(names):
-            label = QLabel(name, self)
-            set_role(label, "small")
-            value = self._values[name] = ElidedLabel(_NOTHING, self)
-            grid.addWidget(label, row, 0)
-            grid.addWidget(value, row, 1)
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
+        self.setWidget(content)
 
-    def fact(self, name: str) -> str:
-        return self._values[name].text()
+    # Qt overrides
 
-    def show_fact(self, name: str, value: str) -> None:
-        if self._values[name].text() != value:
-            self._values[name].setText(value)
+    def sizeHint(self) -> QSize:
+        return QSize(super().sizeHint().width(), self.widget().sizeHint().height())
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().eventFilter(watched, event)
 
 
 def _model_facts(summary: ModelSummary | None) -> dict[str, str]:
     if summary is None:
-        return dict.fromkeys(
-            ("Name", "Kind", "Parameters", "Weights", "Layers", "Context", "Device"), _NOTHING
-        )
+        return dict.fromkeys(_MODEL_FACTS, NOTHING)
     weights = {"native": "as stored", "q8": "8 bits", "q4": "4 bits"}[summary.weights]
     return {
         "Name": summary.name,

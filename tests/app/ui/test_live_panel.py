@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QAbstractItemModelTester
+from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
 
 from app.engine_commands import SlotTable
+from app.ui.card_memory import Share, widths
 from app.ui.live_panel import LivePanel
+from app.ui.metrics_words import use_sentence
 from app.ui.slot_model import DETAIL_ROLE, PLACE_ROLE, SlotModel, slot_lines
 from app.ui.token_rate import WINDOW_SECONDS, TokenRate
-from engine.generation import PrefillStats, SlotInfo
+from engine.generation import DecodeStats, PrefillStats, SlotInfo
+from engine.metrics import AnswerMetrics, CardSpace, MemoryUse, Metrics, Work
 
 SLOTS = (
     SlotInfo("a", tokens=1234, pages=20, place="pool", reused=1200, total=1234),
@@ -37,6 +46,24 @@ def summary(device: str = "cpu") -> SimpleNamespace:
         device=device,
         device_description="a processor",
     )
+
+
+GB = 10**9
+
+
+def metrics(*, card: bool = True, copies: int = 99, **changes: Any) -> Metrics:
+    space = CardSpace("NVIDIA H200", 150 * GB, 130 * GB) if card else None
+    answer = AnswerMetrics(PrefillStats(310, 10, 0.1), DecodeStats(99, 0.5), Work(99 * 214, copies, 99))
+    usual = Metrics(
+        "cuda" if card else "cpu",
+        MemoryUse(8 * GB, 2 * GB, 312, workspace_bytes=96_000_000 if card else 0, card=space),
+        slots=2,
+        most_slots=8,
+        most_pages=4096,
+        reused_tokens=12_345,
+        last_answer=answer,
+    )
+    return replace(usual, **changes)
 
 
 @pytest.fixture
@@ -132,6 +159,96 @@ def test_nothing_is_measured_while_the_panel_is_hidden(panel: LivePanel) -> None
     assert panel._timer.isActive()
     panel.end_answer()
     assert not panel._timer.isActive()
+
+
+# The card
+
+
+def test_the_card_s_memory_is_told_by_kind_in_words_and_to_screen_readers(panel: LivePanel) -> None:
+    panel.set_slots(SlotTable(metrics=metrics()))
+    assert panel.card.isVisible()
+    amounts = {
+        share.kind: panel.card.amount(share.kind).replace("\u202f", " ") for share in panel.card.shares
+    }
+    assert amounts == {
+        "Weights": "8 GB",
+        "Conversations": "2 GB",
+        "Workspace": "96 MB",
+        "Other programs": "9.9 GB",
+        "Free": "130 GB",
+    }
+    names = [widget.accessibleName().replace("\u202f", " ") for widget in panel.card.findChildren(QWidget)]
+    assert (
+        "Memory of the card NVIDIA H200, 150 GB: weights 8 GB, conversations 2 GB, workspace 96 MB, "
+        "other programs 9.9 GB, free 130 GB" in names
+    )
+    assert "Other programs: 9.9 GB" in names
+
+
+def test_without_a_card_or_a_model_nothing_is_said_of_one(panel: LivePanel) -> None:
+    panel.set_slots(SlotTable(metrics=metrics()))
+    assert not panel.now.is_left_out("Prompt")
+    for table in (SlotTable(metrics=metrics(card=False, copies=0)), SlotTable()):
+        panel.set_slots(table)
+        assert not panel.card.isVisible()
+        assert panel.now.is_left_out("Prompt")
+        assert panel.now.is_left_out("Copies")
+        assert panel.now.explanation("Speed") == ""
+
+
+def test_how_fast_the_prompt_was_read_is_said_on_a_card(panel: LivePanel) -> None:
+    panel.set_slots(SlotTable(metrics=metrics(last_answer=None)))
+    panel.begin_answer("a")
+    assert panel.now.fact("Prompt") == "—"
+    panel.show_prefill(PrefillStats(1010, 10, 0.5))
+    assert panel.now.fact("Prompt") == "2,000 tok/s"
+    panel.show_prefill(PrefillStats(10, 10, 0.0))
+    assert panel.now.fact("Prompt") == "—", "nothing was read"
+
+
+def test_copies_are_a_detail_until_there_are_too_many(panel: LivePanel) -> None:
+    panel.set_slots(SlotTable(metrics=metrics()))
+    assert panel.now.is_left_out("Copies")
+    assert "214 pieces of work" in panel.now.explanation("Speed")
+    assert "1 in, 1 out" in panel.now.explanation("Speed")
+    panel.set_slots(SlotTable(metrics=metrics(copies=3 * 99)))
+    assert not panel.now.is_left_out("Copies")
+    assert panel.now.fact("Copies") == "3 in, 1 out"
+
+
+def test_what_made_room_for_others_is_counted_where_the_kept_are_listed(panel: LivePanel) -> None:
+    assert use_sentence(metrics()).splitlines() == [
+        "2 of 8 places are taken, with 312 of 4,096 pages.",
+        "12,345 tokens needed not be read again since the model was loaded.",
+    ]
+    assert "make room for another 3 times" in use_sentence(metrics(evictions=3))
+    assert "found no place once" in use_sentence(metrics(fallbacks=1))
+
+
+@pytest.mark.parametrize("height", [360, 460, 700, 1200])
+def test_what_is_kept_can_be_seen_however_low_the_panel_is(panel: LivePanel, height: int) -> None:
+    panel.resize(240, height)
+    panel.set_slots(SlotTable(SLOTS, metrics=metrics()))
+    QApplication.processEvents()
+    assert panel.height() == height, "nothing forces it higher"
+    assert panel.view.height() >= panel.view.minimumHeight() > 0
+    assert panel.rect().contains(panel.view.geometry())
+    scroll = panel.findChild(QScrollArea)
+    assert scroll.height() <= scroll.sizeHint().height(), "and leaves the rest to the list"
+
+
+amounts = st.lists(st.integers(min_value=0, max_value=200 * GB), min_size=5, max_size=5)
+
+
+@given(amounts, st.floats(min_value=60, max_value=400))
+def test_the_bar_s_parts_fill_it_and_what_is_there_can_be_seen(sizes: list[int], whole: float) -> None:
+    shares = tuple(map(Share, ("Weights", "Conversations", "Workspace", "Other programs", "Free"), sizes))
+    found = widths(shares, whole)
+    assert sum(found) == pytest.approx(whole if any(sizes) else 0.0)
+    for size, width in zip(sizes, found, strict=True):
+        assert width >= 2.99 if size else width == 0
+    order = sorted(zip(sizes, found, strict=True))
+    assert all(narrow <= wide + 1e-6 for (_, narrow), (_, wide) in itertools.pairwise(order))
 
 
 # Speed
