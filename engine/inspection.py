@@ -71,6 +71,11 @@ class ModelReport:
     notices: tuple[Notice, ...]  # what will be left out, assumed or changed
     card: CardInfo | NoCard | None = None  # that it would run on, or why there is none; None: not asked for
 
+    @property
+    def card_name(self) -> str:
+        """ "" where there is no card to run on, or none was asked for."""
+        return self.card.name if isinstance(self.card, CardInfo) else ""
+
     def as_json(self) -> dict[str, Any]:
         return {
             "path": str(self.path),
@@ -85,7 +90,7 @@ class ModelReport:
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "kv_bytes_per_token_native": self.kv_bytes_per_token_native,
             "weight_bytes": self.weight_bytes.as_json(),
-            "card": self.card.name if isinstance(self.card, CardInfo) else None,
+            "card": self.card_name or None,
             "fits": {memory: fit.as_json() for memory, fit in self.fits.items()},
             "problems": [problem.as_json() for problem in self.problems],
             "notices": [notice.as_json() for notice in self.notices],
@@ -107,6 +112,8 @@ def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> 
     stored = {} if parts.tensors is None else parts.tensors.tensors()
     size = WeightBytes(0, 0, 0) if spec is None else _sizes(spec, parts, stored, config)
     card = None if config.device == "cpu" else find_card()
+    if config.device == "cuda" and isinstance(card, NoCard):
+        problems = [*problems, _card_missing(card)]
     return ModelReport(
         path=parts.path,
         name=parts.name,
@@ -124,6 +131,14 @@ def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> 
         problems=tuple(problems),
         notices=tuple(parts.notices),
         card=card,
+    )
+
+
+def _card_missing(card: NoCard) -> Notice:
+    """Where the person asked for one: a load would be refused."""
+    hint = "Or choose the CPU for the model, or have the device chosen automatically."
+    return Notice(
+        card.code, f"The model is to run on a card, but {card.reason}.", f"{card.hint} {hint}".lstrip()
     )
 
 

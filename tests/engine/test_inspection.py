@@ -184,6 +184,10 @@ def test_why_there_is_no_card_stands_in_the_report(monkeypatch: pytest.MonkeyPat
     assert report.as_json()["card"] is None
     assert report.problems == ()
     assert set(report.fits) == {"ram"}
+    asked_for = inspect_model(TINY_MODELS / "tiny-qwen3", EngineConfig(device="cuda"))
+    [problem] = asked_for.problems
+    assert problem.code == "card-driver-missing"
+    assert "there is no NVIDIA driver" in problem.message
 
 
 def _fits_of(card: CardInfo, folder: Path, config: EngineConfig) -> Fit:
