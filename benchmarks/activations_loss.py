@@ -1,5 +1,5 @@
-"""What the rounding of activations costs (`--activations`): the mean negative log-likelihood, in nats a token,
-of the text and windows of `strips_vs_native.py`, computed on the CPU, which rounds as a card does.
+"""What the rounding of activations costs (`--activations`): mean negative log-likelihood, in nats a token, of
+the text and windows of `strips_vs_native.py`, computed on the CPU, which rounds as a card does.
 
     python benchmarks/activations_loss.py MODEL [--windows N] [--threads N]
 
