@@ -139,7 +139,7 @@ class LivePanel(QWidget):
         self.view.setMinimumHeight(_LEAST_KEPT)
         self.view.hide()
         column = QVBoxLayout(self)
-        column.setContentsMargins(0, SPACE_L, 0, SPACE_S)
+        column.setContentsMargins(0, SPACE_S, 0, SPACE_S)
         column.setSpacing(SPACE_S)
         column.addWidget(self._facts_above())
         column.addLayout(self._kept_heading())
@@ -151,7 +151,8 @@ class LivePanel(QWidget):
         """All that isn't the list. Where the panel is too low for it, it is scrolled."""
         sections = (("Now", self.now), ("", self.card), ("Model", self.model))
         column = QVBoxLayout(self._facts)
-        column.setContentsMargins(SPACE_L, 0, SPACE_L, 0)
+        inside = SPACE_L - 1  # of the frame that shows the focus
+        column.setContentsMargins(inside, SPACE_S, inside, 0)
         column.setSpacing(0)
         for title, part in sections:
             section = QWidget(self._facts)
@@ -163,7 +164,10 @@ class LivePanel(QWidget):
             inner.addWidget(part)
             column.addWidget(section)
         column.addStretch(1)
-        return _FittedScroll(self._facts, self)
+        scroll = _FittedScroll(self._facts, self)
+        scroll.setAccessibleName("Answer, memory and model")
+        set_role(scroll, "focusable")
+        return scroll
 
     def _kept_heading(self) -> QHBoxLayout:
         limits = QToolButton(self)
@@ -228,11 +232,18 @@ class _FittedScroll(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
         self.setWidget(content)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.verticalScrollBar().rangeChanged.connect(self._take_focus_to_scroll)
+
+    def _take_focus_to_scroll(self, _least: int, most: int) -> None:
+        """Only where there is something to scroll, so that nobody tabs to it in vain."""
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if most > 0 else Qt.FocusPolicy.NoFocus)
 
     # Qt overrides
 
     def sizeHint(self) -> QSize:
-        return QSize(super().sizeHint().width(), self.widget().sizeHint().height())
+        frame = 2 * self.frameWidth()
+        return QSize(super().sizeHint().width(), self.widget().sizeHint().height() + frame)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.LayoutRequest:

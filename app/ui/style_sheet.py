@@ -3,7 +3,7 @@
 Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
 buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title",
 "display", "section", "current", "danger", "warning", "warning-small"; tool buttons "small"; frames "card",
-"surface", "banner", "header", "status".
+"surface", "banner", "header", "status"; scroll areas "focusable".
 """
 
 from __future__ import annotations
@@ -132,6 +132,17 @@ QLineEdit {
 }
 QLineEdit:focus { border-color: @accent; }
 
+QRadioButton { border: 1px solid transparent; border-radius: 4px; padding: 1px 4px 1px 1px; spacing: 6px; }
+QRadioButton:focus { border-color: @accent; }
+QRadioButton::indicator {
+    width: 12px; height: 12px; border: 1px solid @muted; border-radius: 7px; background: @raised;
+}
+QRadioButton::indicator:hover { border-color: @accent; }
+QRadioButton::indicator:checked {
+    width: 6px; height: 6px; border: 4px solid @accent; border-radius: 7px; background: @accent_text;
+}
+QRadioButton::indicator:disabled { border-color: @border; }
+
 QProgressBar { background: @pressed; border: none; border-radius: 3px; max-height: 6px; min-height: 6px; }
 QProgressBar::chunk { background: @accent; border-radius: 3px; }
 
@@ -148,6 +159,8 @@ QSplitter::handle { background: @border; }
 QSplitter::handle:hover { background: @accent; }
 
 QScrollArea { background: transparent; border: none; }
+QScrollArea[role="focusable"] { border: 1px solid transparent; border-radius: 6px; }
+QScrollArea[role="focusable"]:focus { border-color: @accent; }
 QScrollBar:vertical { background: transparent; width: 11px; margin: 0; }
 QScrollBar:horizontal { background: transparent; height: 11px; margin: 0; }
 QScrollBar::handle { background: @border; border-radius: 4px; }

@@ -235,6 +235,9 @@ def test_what_is_kept_can_be_seen_however_low_the_panel_is(panel: LivePanel, hei
     assert panel.rect().contains(panel.view.geometry())
     scroll = panel.findChild(QScrollArea)
     assert scroll.height() <= scroll.sizeHint().height(), "and leaves the rest to the list"
+    can_be_scrolled = scroll.verticalScrollBar().maximum() > 0
+    assert (scroll.focusPolicy() != Qt.FocusPolicy.NoFocus) == can_be_scrolled
+    assert can_be_scrolled == (height < 700)
 
 
 amounts = st.lists(st.integers(min_value=0, max_value=200 * GB), min_size=5, max_size=5)
