@@ -76,6 +76,11 @@ class ModelReport:
         """ "" where there is no card to run on, or none was asked for."""
         return self.card.name if isinstance(self.card, CardInfo) else ""
 
+    @property
+    def card_bytes(self) -> int:
+        """Of its memory in all; 0 without a card."""
+        return self.card.total_bytes if isinstance(self.card, CardInfo) else 0
+
     def as_json(self) -> dict[str, Any]:
         return {
             "path": str(self.path),

@@ -167,6 +167,7 @@ class MainWindow(QMainWindow):
         self.sides.fit(self.width())
         self.status.context.set_policy(settings.context_policy)
         self.actions_.themes[settings.theme].setChecked(True)
+        self.loader.show_run_options(settings.device, settings.vram_bytes)
         self._on_recent_models(settings.recent_models)
         # Someone who never had a model starts where one is chosen; everyone else in the chat.
         page = self.chat if settings.recent_models or settings.last_model else self.loader
@@ -193,6 +194,8 @@ class MainWindow(QMainWindow):
         loader.cancel_requested.connect(controller.cancel_load)
         loader.refused.connect(self.show_notice)
         loader.closed.connect(self.show_chat)
+        loader.device_chosen.connect(lambda device: controller.update_settings(device=device))
+        loader.budget_chosen.connect(lambda budget: controller.update_settings(vram_bytes=budget))
         self._drops.dropped.connect(self._on_dropped)
         self._pages.currentChanged.connect(self._on_page_changed)
         self._back.activated.connect(self._leave_models)

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLay
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.load_progress import LoadProgressView
-from app.ui.model_facts import NOT_LOADABLE, fit_warning, model_facts, why_not_loadable
+from app.ui.model_facts import NOT_LOADABLE, card_fit, fit_warning, model_facts, why_not_loadable
 from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import set_role
@@ -32,11 +32,11 @@ from engine.progress import LoadProgress
 if TYPE_CHECKING:
     from engine.inspection import ModelReport
 
-_FACT_COLUMNS = 3
+_FACT_COLUMNS, _FEWER_COLUMNS = 3, 2
 
 
 class NoticeLine(QWidget):
-    """One notice inside the card: icon, sentence, what to do. `kind` is "error", "warning" or "info"."""
+    """One notice inside the card: icon, sentence, what to do. kind: "error", "warning", "info" or "chip"."""
 
     def __init__(self, notice: Notice, parent: QWidget, *, kind: str) -> None:
         super().__init__(parent)
@@ -72,6 +72,7 @@ class ModelCard(QFrame):
         self.path: Path | None = None
         self.report: ModelReport | None = None
         self._loading = False
+        self._columns = _FACT_COLUMNS
         self._lines: list[NoticeLine] = []
         self._build()
         self.load_button.clicked.connect(self._ask_to_load)
@@ -81,6 +82,14 @@ class ModelCard(QFrame):
     def shown_notices(self) -> tuple[Notice, ...]:
         """What the card says now, problems first."""
         return tuple(line.notice for line in self._lines)
+
+    def set_wide(self, wide: bool) -> None:
+        """How many facts have room side by side."""
+        self._columns = _FACT_COLUMNS if wide else _FEWER_COLUMNS
+        items = [self._facts_layout.takeAt(0) for _ in range(self._facts_layout.count())]
+        for place, item in enumerate(items):
+            self._facts_layout.addItem(item, *divmod(place, self._columns))
+        self._stretch_columns()
 
     def show_inspecting(self, path: Path) -> None:
         """The files are being looked at."""
@@ -108,6 +117,10 @@ class ModelCard(QFrame):
         warning = fit_warning(report)
         if warning is not None:
             lines.append(NoticeLine(warning, self, kind="warning"))
+        on_card = card_fit(report)
+        if on_card is not None:
+            kind, notice = on_card
+            lines.append(NoticeLine(notice, self, kind="chip" if kind == "info" else kind))
         lines += [NoticeLine(notice, self, kind="info") for notice in report.notices]
         self._set_lines(lines)
         self._set_loading(False)
@@ -186,10 +199,13 @@ class ModelCard(QFrame):
         for place, (name, value, explanation) in enumerate(facts):
             self._facts_layout.addWidget(
                 _fact(self._facts_box, name, value, explanation),
-                place // _FACT_COLUMNS,
-                place % _FACT_COLUMNS,
+                *divmod(place, self._columns),
             )
         self._facts_box.setVisible(bool(facts))
+
+    def _stretch_columns(self) -> None:
+        for column in range(_FACT_COLUMNS):
+            self._facts_layout.setColumnStretch(column, 1 if column < self._columns else 0)
 
     def _build(self) -> None:
         self._icon = IconLabel("model", self, color="accent", size=28)
@@ -225,8 +241,7 @@ class ModelCard(QFrame):
         self._facts_layout.setContentsMargins(0, 0, 0, 0)
         self._facts_layout.setHorizontalSpacing(SPACE_XL)
         self._facts_layout.setVerticalSpacing(SPACE_M)
-        for column in range(_FACT_COLUMNS):
-            self._facts_layout.setColumnStretch(column, 1)
+        self._stretch_columns()
         self._lines_layout.setContentsMargins(0, 0, 0, 0)
         self._lines_layout.setSpacing(SPACE_M)
         actions = QHBoxLayout(self._actions)

@@ -1,6 +1,7 @@
 """The page where a model is picked (folder, file, drop, recent), with its card, its load and how that ended.
 
-Signals: inspect_requested(Path), load_requested(Path), cancel_requested, closed.
+Signals: inspect_requested(Path), load_requested(Path), cancel_requested, closed; device_chosen and
+budget_chosen of `RunOptions`, whose answers are to be in place when it asks for the next inspection.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QFileDialog,
     QFrame,
     QHBoxLayout,
@@ -29,6 +32,7 @@ from app.ui.model_card import ModelCard
 from app.ui.model_facts import why_not_loadable
 from app.ui.push_button import PushButton
 from app.ui.recent_models import RecentModels
+from app.ui.run_options import RunOptions
 from app.ui.style_sheet import set_label, set_role
 from app.ui.theme import (
     ICON_SIZE,
@@ -41,12 +45,14 @@ from app.ui.theme import (
     current_theme,
     theme_manager,
 )
+from engine.config import DeviceChoice
 from engine.notices import Notice
 
 if TYPE_CHECKING:
     from engine.inspection import ModelReport
 
 _COLUMN = 620
+_WIDE = 80  # characters in a line: with fewer, the page is a narrow one
 _NOT_A_MODEL = Notice(
     "not-a-model",
     "“{name}” isn't part of a model.",
@@ -66,12 +72,15 @@ class ModelLoader(QWidget):
     load_requested = Signal(object)  # Path
     cancel_requested = Signal()
     closed = Signal()
+    device_chosen = Signal(str)  # DeviceChoice
+    budget_chosen = Signal(object)  # bytes | None
     refused = Signal(object)  # Notice: what was picked is no model
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._state = ModelState()
         self._load_when_inspected: Path | None = None
+        self._looks_again = False  # while the person is busy with the options
         self._dialog: QFileDialog | None = None
         self._build()
         self._connect_signals()
@@ -130,6 +139,10 @@ class ModelLoader(QWidget):
         if report.path != self.card.path or self._state.phase is ModelPhase.LOADING:
             return
         self.card.show_report(report)
+        if self._looks_again:
+            self._looks_again = False
+            self._reveal_options(not self.options.box.isHidden())  # the card may have grown
+            return
         self._reveal_card()
         wanted, self._load_when_inspected = self._load_when_inspected, None
         if wanted == report.path and not why_not_loadable(report):
@@ -154,6 +167,10 @@ class ModelLoader(QWidget):
         self._dress_choice()
         self._reveal_card()
 
+    def show_run_options(self, device: DeviceChoice, budget: int | None) -> None:
+        """What is remembered of them."""
+        self.options.show_choice(device, budget)
+
     def set_recent_models(self, paths: Sequence[Path]) -> None:
         self.recent.set_paths(paths)
 
@@ -161,11 +178,26 @@ class ModelLoader(QWidget):
         self.recent.set_problems(problems)
 
     def _inspect(self, path: Path) -> None:
+        self._looks_again = False
         self.card.show_inspecting(path)
         self.card.show()
         self._dress_choice()
         self._reveal_card()
         self.inspect_requested.emit(path)
+
+    def _reveal_options(self, opened: bool) -> None:
+        """They open downwards, where the page may end."""
+        if opened:
+            QTimer.singleShot(
+                0, self.options, lambda: self._scroll.ensureWidgetVisible(self.options, 0, SPACE_M)
+            )
+
+    def _look_again(self) -> None:
+        """What the card says depends on where the model is to run."""
+        path = self.card.path
+        if path is not None and not self.card.isHidden() and self._state.phase is not ModelPhase.LOADING:
+            self._looks_again = True
+            self.inspect_requested.emit(path)
 
     def _reveal_card(self) -> None:
         """Scrolls to the card once it has its new size."""
@@ -221,6 +253,13 @@ class ModelLoader(QWidget):
         self.recent.chosen.connect(self.pick_recent)
         self.card.load_requested.connect(self.load_requested)
         self.card.cancel_requested.connect(self.cancel_requested)
+        self.options.disclosure.toggled.connect(self._reveal_options)
+        for chosen, passed_on in (
+            (self.options.device_chosen, self.device_chosen),
+            (self.options.budget_chosen, self.budget_chosen),
+        ):
+            chosen.connect(passed_on)
+            chosen.connect(self._look_again)
         theme_manager().changed.connect(self._paint_icons)
 
     def _build(self) -> None:
@@ -239,6 +278,7 @@ class ModelLoader(QWidget):
         self.file_button = _choice(self, "Choose a GGUF file…", "A whole model in one file (Ctrl+Shift+O)")
         self.card = ModelCard(self)
         self.card.hide()
+        self.options = RunOptions(self)
         self.recent = RecentModels(self)
         self.close_button = QToolButton(self)
         self.close_button.setAccessibleName("Back to the chat")
@@ -252,7 +292,7 @@ class ModelLoader(QWidget):
         heading.addWidget(self._bird)
         heading.addWidget(self._title, 1)
         heading.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignTop)
-        choices = QHBoxLayout()
+        self._choices = choices = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         choices.setSpacing(SPACE_M)
         choices.addWidget(self.folder_button)
         choices.addWidget(self.file_button)
@@ -267,11 +307,12 @@ class ModelLoader(QWidget):
         inner.addLayout(choices)
         inner.addSpacing(SPACE_S)
         inner.addWidget(self.card)
+        inner.addWidget(self.options)
         inner.addWidget(self.recent)
         inner.addStretch(1)
         page = QWidget(self)
         page.setProperty("role", "surface")
-        centred = QHBoxLayout(page)
+        self._centred = centred = QHBoxLayout(page)
         centred.setContentsMargins(SPACE_XL, 0, SPACE_XL, 0)
         centred.addStretch(1)
         centred.addWidget(column, 20)
@@ -290,6 +331,22 @@ class ModelLoader(QWidget):
         self._dress_choice()
         self.file_button.setIcon(icon("file", theme.text))
         self.close_button.setIcon(icon("close", theme.text_muted))
+
+    def _arrange(self) -> None:
+        """Where there is little room, what stands side by side goes below each other."""
+        wide = self.width() >= _WIDE * self.fontMetrics().averageCharWidth()
+        direction = QBoxLayout.Direction
+        self._choices.setDirection(direction.LeftToRight if wide else direction.TopToBottom)
+        self._choices.setStretch(2, 1 if wide else 0)  # of the empty end
+        margin = SPACE_XL if wide else SPACE_M
+        self._centred.setContentsMargins(margin, 0, margin, 0)
+        self.card.set_wide(wide)
+
+    # Qt overrides
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
 
 
 def _choice(parent: QWidget, text: str, tooltip: str) -> PushButton:
