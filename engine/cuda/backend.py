@@ -15,38 +15,35 @@ import torch
 
 from engine.backend import Cache, PagePool, Sequence
 from engine.cpu.backend import CpuBackend
-from engine.cpu.moe import MoeWeights
 from engine.cuda.cache import CudaCache
 from engine.cuda.chunks import ChunkStore
 from engine.cuda.counted_driver import CountedDriver
 from engine.cuda.decode_graphs import DecodeGraphs
-from engine.cuda.driver import NOWHERE, CardDriver, CardFaultError, KernelCompiler, as_bytes
+from engine.cuda.driver import CardDriver, CardFaultError, KernelCompiler, as_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import (
     PLANES,
     Activations,
-    DeviceDense,
-    DeviceExperts,
-    DeviceLayer,
     LayerRunner,
     StepShape,
     splits_for,
 )
-from engine.cuda.matrices import Uploader
 from engine.cuda.memory import CardMemory, Use
-from engine.cuda.page_pool import CudaPagePool
+from engine.cuda.page_pool import CHUNK_BYTES, CudaPagePool
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
+from engine.cuda.weights import Rest, upload_weights
 from engine.cuda.workspace import LOGIT_ROWS, Workspace
 from engine.errors import Cancelled, UnsupportedModelError
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.metrics import CardSpace, MemoryUse, Work
 from engine.models.spec import ModelSpec, MoeSpec
 from engine.notices import Notice
-from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
+from engine.progress import ProgressCallback, no_progress
 from engine.weights.sizes import weights_in_words
 
 PREFILL_ROWS = 256  # of a step at most
+SHORT_TOKENS = 4096  # of a conversation that weights leave room for in any case
 _WIDEST_HEAD, _HEAD_UNIT = 512, 4  # see kernels/attention.cu
 _MOST_EXPERTS, _MOST_CHOSEN = 1024, 64  # see kernels/experts.cu
 
@@ -83,12 +80,15 @@ class CudaBackend:
         activations: Activations = "int8x2",
         context: int | None = None,
         vram_budget: int | None = None,
+        window: int = 0,
+        kv: KvFormat = "int8",
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
     ) -> None:
         """Everything that a token needs: kernels compiled, weights uploaded, memory taken. From then on the
-        driver is the backend's. Raises UnsupportedModelError, OutOfMemoryError, CardFaultError, Cancelled;
-        nothing is held then, and the driver is still the caller's.
+        driver is the backend's. window: layers whose weights are on the card at a time; 0: all, or as many as
+        there is room for beside pages of the format `kv`. Raises UnsupportedModelError, OutOfMemoryError,
+        CardFaultError, Cancelled; nothing is held then, and the driver is still the caller's.
         """
         check_supported(cpu.spec)
         self.cpu = cpu
@@ -102,8 +102,15 @@ class CudaBackend:
         self._pools: WeakSet[CudaPagePool] = WeakSet()  # for as long as somebody has them
         try:
             self.kernels = KernelSet(driver, compiler)
-            self._upload(on_progress, cancel)
             self._prepare()
+            self._weights = upload_weights(
+                cpu.weights,
+                self.memory,
+                window=window,
+                rest=self._rest(kv),
+                on_progress=on_progress,
+                cancel=cancel,
+            )
             driver.synchronize()
         except BaseException:
             self.memory.free_all()
@@ -115,11 +122,19 @@ class CudaBackend:
 
     @property
     def description(self) -> str:
-        return f"{self._driver.info.name}, {weights_in_words(self.cpu.counts) or 'weights as stored'}"
+        found = f"{self._driver.info.name}, {weights_in_words(self.cpu.counts) or 'weights as stored'}"
+        if self.window is None:
+            return found
+        return f"{found}, {self.window} of {self.spec.num_layers} layers at a time"
 
     @property
     def weight_bytes(self) -> int:
-        return self._weight_bytes
+        return self._weights.num_bytes
+
+    @property
+    def window(self) -> int | None:
+        """How many layers are on the card at a time; None: all."""
+        return self._weights.window
 
     @property
     def work(self) -> Work:
@@ -200,51 +215,6 @@ class CudaBackend:
             self.memory.free_all()
         self._driver.close()
 
-    def _upload(self, on_progress: ProgressCallback, cancel: threading.Event | None) -> None:
-        weights = self.cpu.weights
-        uploader = Uploader(self.memory)
-
-        def advance() -> None:
-            if cancel is not None and cancel.is_set():
-                raise Cancelled
-            on_progress(
-                LoadProgress(LoadStage.UPLOAD, uploader.num_bytes, max(weights.num_bytes, uploader.num_bytes))
-            )
-
-        self._layers: list[DeviceLayer] = []
-        for layer in weights.layers:
-            attention, feed_forward = layer.attention, layer.feed_forward
-            device: DeviceDense | DeviceExperts
-            if isinstance(feed_forward, MoeWeights):
-                device = DeviceExperts(
-                    feed_forward.spec,
-                    uploader.linear([feed_forward.router]),
-                    uploader.linear(feed_forward.gate_up),
-                    uploader.linear(feed_forward.down),
-                )
-            else:
-                device = DeviceDense(
-                    uploader.linear([feed_forward.gate_up]), uploader.linear([feed_forward.down])
-                )
-            qk_norm = attention.qk_norm
-            self._layers.append(
-                DeviceLayer(
-                    attention=attention.spec,
-                    attention_norm=uploader.tensor(attention.norm.float()),
-                    qkv=uploader.linear([attention.qkv]),
-                    qk_norm=NOWHERE if qk_norm is None else uploader.tensor(qk_norm.float()),
-                    output=uploader.linear([attention.output]),
-                    feed_forward_norm=uploader.tensor(layer.feed_forward_norm.float()),
-                    feed_forward=device,
-                    intermediate_size=layer.intermediate_size,
-                )
-            )
-            advance()
-        self._final_norm = uploader.tensor(weights.final_norm.float())
-        self._head = uploader.linear([weights.head])
-        self._weight_bytes = uploader.num_bytes
-        on_progress(LoadProgress(LoadStage.UPLOAD, uploader.num_bytes, uploader.num_bytes))
-
     def _prepare(self) -> None:
         spec = self.spec
         rows = min(PREFILL_ROWS, self._context)
@@ -264,6 +234,14 @@ class CudaBackend:
             norm_eps=spec.norm_eps,
         )
 
+    def _rest(self, kv: KvFormat) -> Rest:
+        page_bytes = KvGeometry.of(self.spec, kv).page_bytes
+        return Rest(
+            other=self._tables.bytes_to_come,
+            short_cache=CHUNK_BYTES + page_bytes * pages_for(min(self._context, SHORT_TOKENS)),
+            cache=CHUNK_BYTES + page_bytes * pages_for(self._context),
+        )
+
     def _run_layers(
         self,
         ids: collections.abc.Sequence[int],
@@ -279,14 +257,16 @@ class CudaBackend:
         self._step.send(hidden, sequence.length, pool.addresses(sequence.pages[: pages_for(end)]))
         splits = splits_for(end)
         if len(ids) == 1:
+            self._run_token(pool.geometry, splits, cancel)
+        else:
+            self._launch_layers(pool.geometry, StepShape(len(ids), splits), cancel)
+
+    def _run_token(self, geometry: KvGeometry, splits: int, cancel: threading.Event | None) -> None:
+        if self.window is None:
             _stop_if(cancel)
-            self._graphs.run(
-                pool.geometry.format, splits, lambda room: self._launch_token(pool.geometry, room)
-            )
-            return
-        for index, layer in enumerate(self._layers):
-            _stop_if(cancel)
-            self._runner.run(layer, index, pool.geometry, StepShape(len(ids), splits))
+            self._graphs.run(geometry.format, splits, lambda room: self._launch_token(geometry, room))
+        else:  # where weights are, and what waits for them, changes from token to token
+            self._launch_token(geometry, splits, cancel)
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -298,7 +278,7 @@ class CudaBackend:
         should.
         """
         form = pool.geometry.format
-        if form in self._prepared:
+        if form in self._prepared or self.window is not None:
             return
         self._prepared.add(form)
         self._graphs.prepare(
@@ -317,12 +297,20 @@ class CudaBackend:
         if not torch.equal(*(each.view(torch.int32) for each in found)):
             self._graphs.refuse("what the driver recorded computes something else.")
 
-    def _launch_token(self, geometry: KvGeometry, splits: int) -> None:
+    def _launch_token(self, geometry: KvGeometry, splits: int, cancel: threading.Event | None = None) -> None:
         """One token's whole step, from its embedding to its logits."""
-        shape = StepShape(1, splits)
-        for index, layer in enumerate(self._layers):
-            self._runner.run(layer, index, geometry, shape)
-        self._runner.logits(self._final_norm, self._head, first_row=0, rows=1)
+        self._launch_layers(geometry, StepShape(1, splits), cancel)
+        self._launch_logits(first_row=0, rows=1)
+
+    def _launch_layers(self, geometry: KvGeometry, shape: StepShape, cancel: threading.Event | None) -> None:
+        for index in range(self.spec.num_layers):
+            _stop_if(cancel)
+            with self._weights.layers.running(index) as layer:
+                self._runner.run(layer, index, geometry, shape)
+
+    def _launch_logits(self, *, first_row: int, rows: int) -> None:
+        weights = self._weights
+        self._runner.logits(weights.final_norm, weights.head, first_row=first_row, rows=rows)
 
     def _logits(self, first_row: int, rows: int, *, computed: bool = False) -> torch.Tensor:
         """float32 (rows, V). computed: they are in the workspace already."""
@@ -330,7 +318,7 @@ class CudaBackend:
         for start in range(0, rows, LOGIT_ROWS):
             count = min(LOGIT_ROWS, rows - start)
             if not computed:
-                self._runner.logits(self._final_norm, self._head, first_row=first_row + start, rows=count)
+                self._launch_logits(first_row=first_row + start, rows=count)
             self._driver.download(as_bytes(found[start : start + count]), self._space.logits)
         return found
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +15,11 @@ from engine.cuda.memory import CardMemory, Use
 from engine.errors import UnsupportedModelError
 from engine.weights.strips import BLOCK, Strip, scales_fit
 
+if TYPE_CHECKING:
+    from engine.cuda.driver import Bytes
+
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
@@ -63,65 +68,153 @@ class DeviceLinear:
         return not all(part.is_strip for part in self.parts)
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A tensor of the computer's memory, and where it goes as numbers of what type."""
+
+    offset: int
+    tensor: torch.Tensor
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return self.tensor.numel() * self.dtype.itemsize
+
+    def converted(self) -> torch.Tensor:
+        """The tensor itself where there is nothing to do."""
+        return self.tensor.to(self.dtype).contiguous()
+
+
+@dataclass(frozen=True)
+class LinearImage:
+    """One map of the model as it is to lie in one buffer of the card, at a multiple of 256."""
+
+    num_bytes: int
+    _linear: DeviceLinear  # in a buffer at 0
+    _pieces: tuple[_Piece, ...]
+
+    def at(self, address: Address) -> DeviceLinear:
+        """With a buffer there."""
+
+        def moved(offset: Address) -> Address:
+            return NOWHERE if offset == NOWHERE else Address(address + offset)
+
+        parts = [
+            replace(
+                part,
+                weights=Address(address + part.weights),
+                scales=moved(part.scales),
+                offsets=moved(part.offsets),
+            )
+            for part in self._linear.parts
+        ]
+        return DeviceLinear(tuple(parts), moved(self._linear.bias))
+
+    def send(self, address: Address, upload: Callable[[Address, Bytes], None]) -> None:
+        """Has every byte uploaded to a buffer there."""
+        for piece in self._pieces:
+            data = piece.converted().view(-1).view(torch.uint8)
+            upload(Address(address + piece.offset), as_bytes(data))
+
+    def converted(self) -> LinearImage:
+        """The same, with nothing left to convert when it is sent, for what that takes of the computer's
+        memory: codes stay where they are.
+        """
+        return replace(
+            self, _pieces=tuple(replace(piece, tensor=piece.converted()) for piece in self._pieces)
+        )
+
+
+def linear_image(matrices: Sequence[Matrix]) -> LinearImage:
+    """Of one matrix, or of those of all experts, which have no bias. Raises UnsupportedModelError."""
+    first = matrices[0]
+    assert isinstance(first, Joined | StripMatrix | Dense | Widened)
+    bias = first.bias
+    assert bias is None or len(matrices) == 1
+    members = [each.members if isinstance(each, Joined) else (each,) for each in matrices]
+    layout = _Layout()
+    parts = tuple(_stack(list(stack), layout) for stack in zip(*members, strict=True))
+    linear = DeviceLinear(parts, NOWHERE if bias is None else layout.add([bias], bias.dtype))
+    return LinearImage(layout.num_bytes, linear, tuple(layout.pieces))
+
+
+class _Layout:
+    """Where things go in a buffer at 0. The first is weights, so that 0 is no place of anything else."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.pieces: list[_Piece] = []
+
+    def add(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> Address:
+        """One behind the other."""
+        start = -(-self.num_bytes // _ALIGNMENT) * _ALIGNMENT
+        self.num_bytes = start
+        for each in tensors:
+            piece = _Piece(self.num_bytes, each, dtype)
+            self.pieces.append(piece)
+            self.num_bytes += piece.num_bytes
+        return Address(start)
+
+
+def _stack(matrices: Sequence[Matrix], layout: _Layout) -> DeviceMatrix:
+    strips = [each.strip for each in matrices if isinstance(each, StripMatrix)]
+    if len(strips) == len(matrices):
+        return _strips(strips, layout)
+    numbers = [each.weight for each in matrices if isinstance(each, Dense | Widened)]
+    if len(numbers) != len(matrices) or len({each.dtype for each in numbers}) > 1:
+        raise UnsupportedModelError(
+            "The experts of a layer are stored in different ways, which can't be run on the card yet.",
+            "The model runs on the CPU.",
+        )
+    rows, columns = numbers[0].shape
+    dtype = numbers[0].dtype
+    return DeviceMatrix(_DTYPES[dtype], rows, columns, layout.add(numbers, dtype))
+
+
+def _strips(strips: Sequence[Strip], layout: _Layout) -> DeviceMatrix:
+    first = strips[0]
+    assert len({(each.bits, each.group, each.codes.shape) for each in strips}) == 1
+    narrow = all(scales_fit(each, torch.float16) for each in strips)
+    dtype = torch.float16 if narrow else torch.float32
+    weights = layout.add([each.codes for each in strips], first.codes.dtype)
+    offsets = NOWHERE
+    if any(each.offsets is not None for each in strips):
+        filled = [torch.zeros_like(e.scales) if e.offsets is None else e.offsets for e in strips]
+        offsets = layout.add(filled, dtype)
+    return DeviceMatrix(
+        f"codes{first.bits}",
+        first.rows,
+        first.columns,
+        weights,
+        scales=layout.add([each.scales for each in strips], dtype),
+        offsets=offsets,
+        blocks_a_scale=first.group // BLOCK,
+        narrow_scales=narrow,
+    )
+
+
 class Uploader:
-    """Puts weights into the card's memory, and counts their bytes."""
+    """Puts what stays into the card's memory, and counts its bytes."""
 
     def __init__(self, memory: CardMemory) -> None:
         self._memory = memory
         self.num_bytes = 0
 
     def linear(self, matrices: Sequence[Matrix]) -> DeviceLinear:
-        """One matrix, or those of all experts, which have no bias."""
-        first = matrices[0]
-        assert isinstance(first, Joined | StripMatrix | Dense | Widened)
-        bias = first.bias
-        assert bias is None or len(matrices) == 1
-        members = [each.members if isinstance(each, Joined) else (each,) for each in matrices]
-        parts = [self._stack(list(stack)) for stack in zip(*members, strict=True)]
-        return DeviceLinear(tuple(parts), NOWHERE if bias is None else self.tensor(bias))
+        """As for `linear_image`."""
+        return self.image(linear_image(matrices))
+
+    def image(self, image: LinearImage) -> DeviceLinear:
+        address = self._allocate(image.num_bytes)
+        image.send(address, self._memory.driver.upload)
+        return image.at(address)
 
     def tensor(self, tensor: torch.Tensor) -> Address:
-        return self._together([tensor])
+        address = self._allocate(tensor.nbytes)
+        self._memory.driver.upload(address, as_bytes(tensor.contiguous().view(-1).view(torch.uint8)))
+        return address
 
-    def _stack(self, matrices: Sequence[Matrix]) -> DeviceMatrix:
-        strips = [each.strip for each in matrices if isinstance(each, StripMatrix)]
-        if len(strips) == len(matrices):
-            return self._strips(strips)
-        numbers = [each.weight for each in matrices if isinstance(each, Dense | Widened)]
-        if len(numbers) != len(matrices) or len({each.dtype for each in numbers}) > 1:
-            raise UnsupportedModelError(
-                "The experts of a layer are stored in different ways, which can't be run on the card yet.",
-                "The model runs on the CPU.",
-            )
-        rows, columns = numbers[0].shape
-        return DeviceMatrix(_DTYPES[numbers[0].dtype], rows, columns, self._together(numbers))
-
-    def _strips(self, strips: Sequence[Strip]) -> DeviceMatrix:
-        first = strips[0]
-        assert len({(each.bits, each.group, each.codes.shape) for each in strips}) == 1
-        narrow = all(scales_fit(each, torch.float16) for each in strips)
-        dtype = torch.float16 if narrow else torch.float32
-        offsets = NOWHERE
-        if any(each.offsets is not None for each in strips):
-            filled = [torch.zeros_like(e.scales) if e.offsets is None else e.offsets for e in strips]
-            offsets = self._together([each.to(dtype) for each in filled])
-        return DeviceMatrix(
-            f"codes{first.bits}",
-            first.rows,
-            first.columns,
-            self._together([each.codes for each in strips]),
-            scales=self._together([each.scales.to(dtype) for each in strips]),
-            offsets=offsets,
-            blocks_a_scale=first.group // BLOCK,
-            narrow_scales=narrow,
-        )
-
-    def _together(self, tensors: Sequence[torch.Tensor]) -> Address:
-        num_bytes = sum(each.nbytes for each in tensors)
+    def _allocate(self, num_bytes: int) -> Address:
         address = self._memory.allocate(num_bytes, Use.WEIGHTS)
-        at = address
-        for each in tensors:
-            self._memory.driver.upload(at, as_bytes(each.contiguous().view(-1).view(torch.uint8)))
-            at = Address(at + each.nbytes)
         self.num_bytes += num_bytes
         return address

@@ -14,6 +14,14 @@ from engine.errors import OutOfMemoryError
 _SECONDS_BELIEVED = 1.0  # what the driver said of other programs
 
 
+_UNIT = 2 * 2**20  # of the card's memory; smaller pieces share one
+
+
+def taken_bytes(num_bytes: int) -> int:
+    """What an allocation takes of a card at most."""
+    return num_bytes if num_bytes < _UNIT // 2 else -(-num_bytes // _UNIT) * _UNIT
+
+
 class Use(enum.Enum):
     WEIGHTS = "weights"
     CACHE = "cache"
@@ -40,9 +48,11 @@ class CardMemory:
         """What is held, by use."""
         return dict(self._by_use)
 
-    def available(self) -> int:
-        """Bytes that may still be taken: of the budget, and of what is free on the card now."""
-        free = self._driver.free_bytes()
+    def available(self, reserve: int = 0) -> int:
+        """Bytes that may still be taken: of the budget, and of what is free on the card now, but for the
+        reserve.
+        """
+        free = self._driver.free_bytes() - reserve
         return free if self._budget is None else min(free, self._budget - sum(self._by_use.values()))
 
     def free_bytes(self) -> int:

@@ -14,7 +14,7 @@ from engine.kv_geometry import KvGeometry
 if TYPE_CHECKING:
     import torch
 
-_CHUNK_BYTES = 8 * 2**20  # taken at a time: a page of a small model is less than the card's unit of 2 MB
+CHUNK_BYTES = 8 * 2**20  # taken at a time: a page of a small model is less than the card's unit of 2 MB
 _ALIGNMENT = 256
 
 
@@ -29,7 +29,7 @@ class CudaPagePool:
         self._driver = driver
         self._chunks = chunks
         self._stride = -(-geometry.page_bytes // _ALIGNMENT) * _ALIGNMENT
-        self._pages_a_chunk = max(1, min(capacity, _CHUNK_BYTES // self._stride))
+        self._pages_a_chunk = max(1, min(capacity, CHUNK_BYTES // self._stride))
         self._held: dict[int, Address] = {}  # chunks by number; page p is in chunk p // pages_a_chunk
         self._free: dict[int, list[int]] = {}  # pages of those that have some
         self._in_use: set[int] = set()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 _FIRST_POSITIONS = 4096
+_FLOAT_BYTES = 4
 
 
 class RopeTables:
@@ -50,6 +51,13 @@ class RopeTables:
         self._addresses = grown
         self._positions = count
         return True
+
+    @property
+    def bytes_to_come(self) -> int:
+        """What they may take beside what they have: while they grow the last time, both are there."""
+        if self._positions == self._context:
+            return 0
+        return sum(2 * _FLOAT_BYTES * self._context * (rope.dim // 2) for rope in self._tables)
 
     def of(self, rope: RopeSpec) -> tuple[Address, Address]:
         """Cosines and sines (positions, R / 2)."""

@@ -1,0 +1,102 @@
+"""The layers of a model, on the card when they run: all of them always, or a window that goes round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
+
+from engine.cpu.memory import failed_allocations_told
+from engine.cuda.layer_images import LayerImage
+from engine.cuda.layers import DeviceLayer
+from engine.cuda.matrices import Uploader
+from engine.cuda.memory import CardMemory, Use
+from engine.cuda.residency import Residency
+
+OnLayer = Callable[[int], None]
+"""Is told the bytes of each layer that is on the card, or under way to it. What it raises ends the load."""
+
+
+class Layers(Protocol):
+    def running(self, index: int) -> AbstractContextManager[DeviceLayer]:
+        """Around the launches of layer `index`. They find it on the card."""
+
+
+class AllLayers:
+    """Where all of them fit. Raises what an upload raises."""
+
+    def __init__(self, uploader: Uploader, images: Sequence[LayerImage], on_layer: OnLayer) -> None:
+        self._layers: list[AbstractContextManager[DeviceLayer]] = []
+        for image in images:
+            linears = [uploader.image(matrix) for matrix in image.matrices]
+            self._layers.append(nullcontext(image.with_matrices(linears)))
+            on_layer(image.num_bytes)
+
+    def running(self, index: int) -> AbstractContextManager[DeviceLayer]:
+        return self._layers[index]
+
+
+class LayerWindow:
+    """`window` layers at a time. The next ones are uploaded while one runs, from the computer's memory; with
+    a window of one there is no room for that.
+
+    Nothing is allocated or freed once it is made. A step that ends anywhere leaves it as usable as before.
+    """
+
+    def __init__(
+        self, memory: CardMemory, images: Sequence[LayerImage], window: int, on_layer: OnLayer
+    ) -> None:
+        """Brings the first layers. Raises OutOfMemoryError and what an upload raises."""
+        self._driver = memory.driver
+        with failed_allocations_told():
+            self._images = [image.converted() for image in images]
+        sizes = [image.sizes for image in images]
+        self.residency = Residency(sizes, window, lambda size: memory.allocate(size, Use.WEIGHTS))
+        self._passed = [self._driver.new_mark() for _ in images]  # each layer's launches
+        self._arrived = [self._driver.new_mark() for _ in images]  # each layer's upload
+        self._layers: dict[int, DeviceLayer] = {}
+        self._awaited: set[int] = set()  # uploads that no work has waited for yet
+        for index in self.residency.wanted(0):
+            self._bring(index)
+            on_layer(images[index].num_bytes)
+
+    @contextmanager
+    def running(self, index: int) -> Iterator[DeviceLayer]:
+        self._make_room(index)
+        if index not in self._layers:
+            self._bring(index)
+        if index in self._awaited:
+            self._driver.work_waits(self._arrived[index])
+            self._awaited.remove(index)
+        for buffer in self.residency.buffers(index):
+            buffer.reader = index
+        try:
+            yield self._layers[index]
+        finally:  # also of launches that were broken off: they may be reading
+            self._driver.mark_work(self._passed[index])
+        # Behind the launches: copying bytes for the card takes this thread longer than the card a layer.
+        for each in self.residency.wanted(index):
+            if each not in self._layers:
+                self._bring(each)
+
+    def _make_room(self, index: int) -> None:
+        for evicted in self.residency.evict_behind(index):
+            del self._layers[evicted]
+            self._awaited.discard(evicted)
+
+    def _bring(self, index: int) -> None:
+        """Has a layer uploaded into buffers that others left, behind the last work that reads those."""
+        image = self._images[index]
+        buffers = self.residency.place(index)
+        try:
+            for reader in {each.reader for each in buffers if each.reader is not None}:
+                self._driver.uploads_wait(self._passed[reader])
+            for matrix, buffer in zip(image.matrices, buffers, strict=True):
+                matrix.send(buffer.address, self._driver.upload_ahead)
+            self._driver.mark_uploads(self._arrived[index])
+        except BaseException:
+            self.residency.release(index)
+            raise
+        linears = [matrix.at(buffer.address) for matrix, buffer in zip(image.matrices, buffers, strict=True)]
+        self._layers[index] = image.with_matrices(linears)
+        self._awaited.add(index)

@@ -1,0 +1,112 @@
+"""All weights of a model for the card: what stays there, and how many layers are there at a time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from engine.cpu.memory import mebibytes
+from engine.cpu.model import ModelWeights
+from engine.cuda.driver import Address
+from engine.cuda.layer_images import LayerImage, layer_images
+from engine.cuda.layer_window import AllLayers, Layers, LayerWindow
+from engine.cuda.matrices import DeviceLinear, Uploader
+from engine.cuda.memory import CardMemory, taken_bytes
+from engine.cuda.residency import Sizes, widest_window
+from engine.errors import Cancelled, OutOfMemoryError
+from engine.progress import LoadProgress, LoadStage, ProgressCallback
+
+RESERVE_BYTES = 256 * 2**20
+"""Of the card's memory, left to the driver and to what else is on the screen where nobody says how much."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What the weights have to leave, in bytes. other: what this model is going to take beside them.
+    short_cache: a conversation of some length, without which the card is of no use. cache: one of any length.
+    """
+
+    other: int
+    short_cache: int
+    cache: int
+
+
+@dataclass(frozen=True)
+class CardWeights:
+    """num_bytes: of all weights, wherever they are. window: how many layers are on the card at a time; None:
+    all.
+    """
+
+    layers: Layers
+    final_norm: Address
+    head: DeviceLinear
+    num_bytes: int
+    window: int | None
+
+
+def upload_weights(
+    weights: ModelWeights,
+    memory: CardMemory,
+    *,
+    window: int,
+    rest: Rest,
+    on_progress: ProgressCallback,
+    cancel: threading.Event | None,
+) -> CardWeights:
+    """window: layers at a time; 0: as many as there is room for. Raises OutOfMemoryError,
+    UnsupportedModelError, CardFaultError, Cancelled.
+    """
+    uploader = Uploader(memory)
+    images = layer_images(weights, uploader)
+    final_norm = uploader.tensor(weights.final_norm.float())
+    head = uploader.linear([weights.head])
+    stays = uploader.num_bytes
+    chosen = _window(images, window, memory, rest)
+    done, total = stays, stays + sum(image.num_bytes for image in images[:chosen])
+
+    def on_layer(num_bytes: int) -> None:
+        nonlocal done
+        if cancel is not None and cancel.is_set():
+            raise Cancelled
+        done += num_bytes
+        on_progress(LoadProgress(LoadStage.UPLOAD, done, total))
+
+    on_layer(0)
+    return CardWeights(
+        layers=(
+            AllLayers(uploader, images, on_layer)
+            if chosen is None
+            else LayerWindow(memory, images, chosen, on_layer)
+        ),
+        final_norm=final_norm,
+        head=head,
+        num_bytes=stays + sum(image.num_bytes for image in images),
+        window=chosen,
+    )
+
+
+def _window(images: list[LayerImage], window: int, memory: CardMemory, rest: Rest) -> int | None:
+    if window:
+        return window if window < len(images) else None
+    return fitting_window([image.sizes for image in images], memory.available(RESERVE_BYTES), rest)
+
+
+def fitting_window(sizes: Sizes, available: int, rest: Rest) -> int | None:
+    """How many layers of such matrices the card has room for at a time, None where it has for all.
+
+    Having to read weights at every token costs far more than a conversation that goes on on the CPU once it
+    is long: so all stay if there is room for a short one. Where not all do, a long one has room.
+    Raises OutOfMemoryError where not even one layer has any.
+    """
+    room = available - rest.other
+    if widest_window(sizes, room - rest.short_cache, taken_bytes) == len(sizes):
+        return None
+    for cache, least in ((rest.cache, 2), (rest.short_cache, 1)):  # with one, uploads and work take turns
+        widest = widest_window(sizes, room - cache, taken_bytes)
+        if widest >= least:
+            return widest
+    raise OutOfMemoryError(
+        f"The card has no room for even one layer of the model beside a short conversation: "
+        f"{mebibytes(max(0, room))} are left.",
+        "Close other programs that use the card, raise the VRAM budget, or pick a smaller model.",
+    )
