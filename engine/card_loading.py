@@ -9,6 +9,7 @@ from engine.config import Activations, DeviceChoice
 from engine.cuda.availability import NoCard, find_card
 from engine.cuda.driver import CardFaultError, CardInfo
 from engine.errors import EngineError, OutOfMemoryError, SettingError, UnsupportedModelError
+from engine.kv_geometry import KvFormat
 from engine.notices import Notice
 from engine.progress import ProgressCallback
 
@@ -35,6 +36,8 @@ def load_on_card(
     activations: Activations,
     context: int,
     vram_budget: int | None,
+    window: int,
+    kv: KvFormat,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
 ) -> tuple[CudaBackend | None, tuple[Notice, ...]]:
@@ -59,6 +62,8 @@ def load_on_card(
                 activations=activations,
                 context=context,
                 vram_budget=vram_budget,
+                window=window,
+                kv=kv,
                 on_progress=on_progress,
                 cancel=cancel,
             )
@@ -67,7 +72,27 @@ def load_on_card(
             raise
     except (CardFaultError, OutOfMemoryError, SettingError, UnsupportedModelError) as error:
         return None, (fallback_notice(error),)
-    return backend, compiler.notices
+    return backend, (*compiler.notices, *window_notices(window, backend.window, cpu.spec.num_layers))
+
+
+def window_notices(asked: int, window: int | None, num_layers: int) -> tuple[Notice, ...]:
+    """asked: as in `EngineConfig`. window: what came of it, None where all layers are on the card."""
+    if window is not None:
+        return (
+            Notice(
+                "window-on",
+                f"Only {window} of {num_layers} layers are in the card's memory at once: every token reads "
+                "the weights from the computer's memory again, so answers are slower.",
+                "Leave the choice to the program, which has as many there as fit."
+                if asked
+                else "Close other programs that use the card, or pick a smaller model or packed weights.",
+            ),
+        )
+    if asked:
+        return (
+            Notice("window-unused", f"The window has no effect: the model has {num_layers} layers in all."),
+        )
+    return ()
 
 
 def fallback_notice(error: EngineError) -> Notice:

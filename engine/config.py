@@ -30,6 +30,7 @@ class EngineConfig:
     activations: ActivationsChoice = "auto"
     context: int | None = None  # tokens
     vram_budget: int | None = None  # bytes
+    window: int = 0  # layers whose weights are on the card at a time; 0: all, or as many as fit
     slots: int = DEFAULT_SLOTS
     threads: int | None = None
     state_ram_budget: int | None = None  # bytes, for conversations that are not in the pool

@@ -118,6 +118,8 @@ def _load(
             activations=resolved.activations,
             context=resolved.context,
             vram_budget=config.vram_budget,
+            window=config.window,
+            kv=resolved.kv,
             on_progress=on_progress,
             cancel=cancel,
         )

@@ -26,6 +26,7 @@ _LEAST = {
     "slots": 1,
     "threads": 1,
     "vram_budget": 0,
+    "window": 0,
     "state_ram_budget": 0,
     "state_disk_budget": 0,
 }
@@ -164,6 +165,8 @@ def _notices(config: EngineConfig, resolved: ResolvedConfig, *, stored_packed: b
         notices.append(
             Notice("vram-budget-unused", "The VRAM budget has no effect: the model runs on the CPU.")
         )
+    if config.window and resolved.device == "cpu":
+        notices.append(Notice("window-unused", "The window has no effect: the model runs on the CPU."))
     return notices
 
 

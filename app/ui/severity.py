@@ -60,6 +60,7 @@ _INFOS = frozenset(
         "vram-budget-unused",
         "weights-not-widened",
         "weights-packed",
+        "window-unused",
     }
 )
 _INFO_PREFIXES = ("template-",)  # a rewrite of the messages for the model's template

@@ -51,6 +51,14 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     running.add_argument("--vram-budget", type=int, metavar="BYTES", help="most memory to use on the card")
     running.add_argument(
+        "--window",
+        type=int,
+        metavar="K",
+        default=EngineConfig.window,
+        help="layers whose weights are on the card at a time; fewer than the model has take less of its "
+        "memory, and each token takes longer (default: 0, all or as many as fit)",
+    )
+    running.add_argument(
         "--slots",
         type=int,
         metavar="N",
@@ -72,6 +80,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         activations=options.activations,
         context=options.context,
         vram_budget=options.vram_budget,
+        window=options.window,
         slots=options.slots,
         threads=options.threads,
         keep_states=False,  # what a command prints doesn't depend on what was said in the window

@@ -15,9 +15,11 @@ from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cpu import compiler
 from engine.cuda.availability import NoCard
+from engine.cuda.page_pool import CHUNK_BYTES
 from engine.engine import Engine
 from engine.errors import Cancelled, SettingError
 from engine.generation import Finished, GenerationRequest, SamplingParams
+from engine.kv_geometry import KvGeometry, pages_for
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
@@ -172,6 +174,34 @@ def test_a_budget_that_holds_no_model_is_told(load: Load) -> None:
     engine = load(vram_budget=1000)
     [notice] = [notice for notice in engine.summary.notices if notice.code == "card-fallback"]
     assert "VRAM budget" in notice.message
+
+
+def test_a_model_larger_than_the_budget_runs_a_few_layers_at_a_time_and_says_so(load: Load) -> None:
+    ids = list(range(5, 60))
+    whole = load(weights="q8")
+    held = whole.metrics().memory
+    page_bytes = KvGeometry.of(open_model(MODEL).spec, "int8").page_bytes
+    short = CHUNK_BYTES + pages_for(512) * page_bytes
+    engine = load(weights="q8", vram_budget=held.weight_bytes + held.workspace_bytes + short - 1)
+    [notice] = [notice for notice in engine.summary.notices if notice.code.startswith("window")]
+    assert notice.code == "window-on"
+    assert "3 of 4 layers" in notice.message
+    assert answer(engine, ids).token_ids == answer(whole, ids).token_ids
+
+
+def test_a_window_by_hand_is_told_and_gives_the_same_words(load: Load) -> None:
+    ids = list(range(5, 60))
+    engine = load(weights="q8", window=2)
+    assert "window-on" in codes(engine)
+    assert engine.summary.weight_bytes == load(weights="q8").summary.weight_bytes
+    assert answer(engine, ids).token_ids == answer(load(weights="q8"), ids).token_ids
+    checks = list(engine.selftest([(7 * i + 3) % 500 for i in range(12)]))
+    assert [check.name for check in checks if not check.ok] == []
+
+
+def test_a_window_that_holds_the_whole_model_is_told_to_have_no_effect(load: Load) -> None:
+    assert [code for code in codes(load(window=4)) if "window" in code] == ["window-unused"]
+    assert not [code for code in codes(load()) if "window" in code]
 
 
 def test_a_card_that_fails_while_the_model_loads_is_told(

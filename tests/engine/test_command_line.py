@@ -372,6 +372,7 @@ class TestMistakes:
         ("arguments", "word"),
         [
             (("--vram-budget", "-1"), "vram_budget is -1"),
+            (("--window", "-1"), "window is -1"),
             (("--context", "-1"), "context is -1"),
             (("--slots", "-1"), "slots is -1"),
             (("--threads", "0"), "threads is 0"),

@@ -508,6 +508,7 @@ class TestLoad:
             ({"context": 0}, "context is 0"),
             ({"slots": 0}, "slots is 0"),
             ({"vram_budget": -1}, "vram_budget is -1"),
+            ({"window": -1}, "window is -1"),
             ({"state_ram_budget": -1}, "state_ram_budget is -1"),
             ({"state_disk_budget": -1}, "state_disk_budget is -1"),
             ({"weight_group": 0}, "weight_group is 0.*32 or 256"),
@@ -529,6 +530,7 @@ class TestLoad:
         assert codes(device="cpu", activations="int8") == ["activations-unused"]
         assert codes(device="cpu", activations="int8", weights="q8") == []
         assert codes(device="cpu", vram_budget=2**30) == ["vram-budget-unused"]
+        assert codes(device="cpu", window=3) == ["window-unused"]
 
     def test_summary_says_what_was_loaded(self, load: Load) -> None:
         summary = load(context=100).summary
