@@ -70,7 +70,7 @@ def fit_warning(report: ModelReport) -> Notice | None:
 
 
 def card_fit(report: ModelReport) -> tuple[str, Notice] | None:
-    """Whether the card will run the model, and with what weights: "info" or "warning", and what to say. None
+    """Whether the model fits on the card, and with what weights: "info" or "warning", and what to say. None
     where there is no card to run on, or the model can't be loaded.
     """
     fit, ram = report.fits.get("vram"), report.fits.get("ram")
@@ -85,12 +85,11 @@ def card_fit(report: ModelReport) -> tuple[str, Notice] | None:
     if fit.q4:
         lacking = f"Weights of 8 bits ({format_bytes(weights.q8)}) would leave too little room for chats."
         return "info", Notice("card-fits", f"Runs on {card} with 4-bit weights.", "" if fit.q8 else lacking)
-    way_out = "Choose a smaller model" + (", or let it have more of the card." if limited else ".")
     return "warning", Notice(
         "card-too-small",
-        f"Runs on the processor: even with 4 bits, its weights ({format_bytes(weights.q4)}) leave no room "
-        f"for chats on {card}.",
-        f"It will be slow. {way_out}",
+        f"Even with 4 bits, its weights ({format_bytes(weights.q4)}) don't all fit on {card} beside a chat, "
+        "so answers will be slow.",
+        "Choose a smaller model" + (", or let it have more of the card." if limited else "."),
     )
 
 

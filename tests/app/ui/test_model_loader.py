@@ -141,7 +141,7 @@ def with_card(path: Path, *, q8: bool, q4: bool, ram_q8: bool = True, most: int 
         (True, True, True, 8 * GB, "info", "Runs on A card (8 GB of its 24 GB) with 8-bit weights."),
         (False, True, True, 24 * GB, "info", "Runs on A card (24 GB) with 4-bit weights."),
         (True, True, False, 24 * GB, "info", "Runs on A card (24 GB) with 4-bit weights."),
-        (False, False, True, 24 * GB, "warning", "Runs on the processor: even with 4 bits, "),
+        (False, False, True, 24 * GB, "warning", "Even with 4 bits, its weights (80.9 MB)"),
     ],
 )
 def test_the_card_says_where_the_model_will_run(
