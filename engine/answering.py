@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from engine.errors import Cancelled, ComputeFaultError
 from engine.generation import (
     DecodeStats,
+    DeviceChanged,
     Finished,
     FinishReason,
     GenerationEvent,
@@ -20,7 +21,7 @@ from engine.generation import (
     TextDelta,
 )
 from engine.sampling import Sampler
-from engine.states.lease import Lease
+from engine.states.lease import Lease, StatesMoved
 from engine.text_stream import TextStream
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ class Answer:
 
     def events(self) -> Generator[GenerationEvent, None, None]:
         """Prefilled, one TextDelta for each token, Finished; a prompt that is cancelled gives Finished alone.
+        DeviceChanged at most once between them.
 
         A cancelled answer may have one more TextDelta, with the last token's id, for text that was held back.
         Raises ComputeFaultError and OutOfMemoryError; the state then is as it was before the step that
         failed.
         """
         try:
-            logits = self._read_prompt()
+            logits = yield from self._surviving(self._read_prompt)
         except Cancelled:
             yield self._finished(FinishReason.CANCELLED)
             return
@@ -79,7 +81,7 @@ class Answer:
             began = time.perf_counter()
             try:
                 if self._tokens:
-                    logits = self._run_last()
+                    logits = yield from self._surviving(self._run_last)
             except Cancelled:
                 reason = FinishReason.CANCELLED
                 if held_back := self._stream.finish():
@@ -90,6 +92,15 @@ class Answer:
                 self._decode_seconds += time.perf_counter() - began
             yield self._delta(text)
         yield self._finished(reason)
+
+    def _surviving(self, step: Callable[[], torch.Tensor]) -> Generator[GenerationEvent, None, torch.Tensor]:
+        """What `step` gives, asked for again once all states have left a device that failed."""
+        while True:
+            try:
+                return step()
+            except StatesMoved as moved:
+                notice = moved.notice
+            yield DeviceChanged(notice)
 
     def _read_prompt(self) -> torch.Tensor:
         """Logits (V,) after the prompt. What is cached of it is not run again."""

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from engine.backend import Backend
 from engine.cpu.memory import RESERVE_BYTES, available_bytes
+from engine.errors import DeviceFaultError
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
+from engine.notices import Notice
 from engine.states.kv_file import KvKey
 from engine.states.kv_folder import KvFolder, default_root
 from engine.states.pages import PageLedger
@@ -41,13 +43,18 @@ def open_states(
     model, numerics: see `KvKey`; a model of "" keeps nothing on disk. context: tokens. The budgets
     (bytes) are of what is not in the pool; None: the default. root: the folder
     of the files; None: in the person's data folder. fallback: what computes states that the pool has no room
-    for; None: the backend itself. Takes no memory and reads no file yet.
+    for, and all of them once the backend's device has failed; None: the backend itself. Takes no memory and
+    reads no file yet.
     """
     geometry = KvGeometry.of(backend.spec, kv)
+    elsewhere = backend if fallback is None else fallback
     pages = pages_for(context)
 
     def new_home(backend: Backend, num_states: int) -> Home:
         return Home(backend, PageLedger(backend.new_pool(geometry, num_states * pages)))
+
+    def refuge(fault: DeviceFaultError) -> tuple[Home, Notice]:
+        return new_home(elsewhere, slots), moved_notice(fault)
 
     key = KvKey(model, numerics, geometry)
     folder = None
@@ -56,7 +63,16 @@ def open_states(
     return StateStore(
         new_home(backend, slots),
         slots=slots,
-        new_fallback=lambda: new_home(backend if fallback is None else fallback, 1),
+        new_fallback=lambda: new_home(elsewhere, 1),
         folder=folder,
         ram_budget=default_ram_budget if ram_budget is None else ram_budget,
+        refuge=None if elsewhere is backend else refuge,
+    )
+
+
+def moved_notice(fault: DeviceFaultError) -> Notice:
+    return Notice(
+        "card-lost-meanwhile",
+        f"From here on the model runs on the CPU, and nothing of the conversation is lost: {fault.message}",
+        fault.hint,
     )

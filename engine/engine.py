@@ -22,7 +22,7 @@ from engine.checkpoints.model_folder import ModelFolder
 from engine.config import EngineConfig
 from engine.conversation_states import default_ram_budget
 from engine.errors import Cancelled, ContextFullError, EngineError, ModelUnloadedError, SettingError
-from engine.generation import Finished, GenerationEvent, GenerationRequest, SlotInfo
+from engine.generation import DeviceChanged, Finished, GenerationEvent, GenerationRequest, SlotInfo
 from engine.kv_geometry import KvGeometry, pages_for
 from engine.loading import LoadedModel, load_model
 from engine.meter import Meter
@@ -64,7 +64,7 @@ class Engine:
     """A loaded model and the states of its conversations. Made by `load`; of no use after `close`."""
 
     def __init__(self, model: LoadedModel) -> None:
-        self.summary = model.summary
+        self.summary = model.summary  # another one once the card has failed
         self._config = model.config
         self._tokenizer = model.tokenizer
         self._template = model.template
@@ -175,6 +175,7 @@ class Engine:
         try:
             return self._states.begin(conversation, prompt_ids)
         finally:
+            self._follow_states()
             self._meter.look(self._states.table())
 
     def forget(self, conversation: str) -> None:
@@ -216,8 +217,12 @@ class Engine:
         sampler: Sampler,
         cancel: threading.Event | None,
     ) -> Iterator[GenerationEvent]:
-        backend = self._loaded()
-        lease = self._states.take(request.conversation, request.prompt_ids)
+        self._loaded()
+        moves: tuple[Notice, ...] = ()
+        try:
+            lease = self._states.take(request.conversation, request.prompt_ids)
+        finally:
+            moves = self._follow_states()
         sound = True
         try:
             self._meter.look(self._states.table())
@@ -233,8 +238,10 @@ class Engine:
                 sampler=sampler,
                 cancel=cancel,
             )
+            for notice in moves:
+                yield DeviceChanged(notice)
             with closing(answer.events()) as events:
-                for event in self._meter.watched(events, backend):
+                for event in self._meter.watched(self._following(events), lambda: self._loaded().work):
                     if isinstance(event, Finished):
                         event = replace(event, notices=(*event.notices, *self.late_notices()))
                     yield event
@@ -249,6 +256,32 @@ class Engine:
             self._states.give_back(lease, sound=sound)
             if self._backend is not None:
                 self._meter.look(self._states.table())
+
+    def _following(self, events: Iterator[GenerationEvent]) -> Iterator[GenerationEvent]:
+        for event in events:
+            if isinstance(event, DeviceChanged):
+                self._move(event.notice)
+            yield event
+
+    def _follow_states(self) -> tuple[Notice, ...]:
+        """Onto another device, if they went there; why."""
+        notices = self._states.take_moves()
+        for notice in notices:
+            self._move(notice)
+        return notices
+
+    def _move(self, notice: Notice) -> None:
+        """To the device where the states are now; the one before gives back what it can."""
+        failed, backend = self._loaded(), self._states.backend
+        self._backend = backend
+        self.summary = replace(
+            self.summary,
+            device=backend.device,
+            device_description=backend.description,
+            weight_bytes=backend.weight_bytes,
+            notices=(*self.summary.notices, notice),
+        )
+        failed.close()
 
     def _check_request(self, request: GenerationRequest) -> None:
         self._check_ids(request.prompt_ids, "prompt")

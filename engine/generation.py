@@ -1,7 +1,7 @@
 """The records that one answer is made of: what is asked, what happens, what came out.
 
-The command line, the tests and the window consume the same stream: `Started`, `Prefilled`, many `TextDelta`s,
-`Finished`. Nothing here imports torch.
+The command line, the tests and the window consume the same stream: `Prefilled`, many `TextDelta`s,
+`Finished`; and `DeviceChanged` where that happens. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -145,4 +145,13 @@ class SlotInfo:
     total: int | None
 
 
-GenerationEvent = Prefilled | TextDelta | Finished
+@dataclass(frozen=True)
+class DeviceChanged:
+    """The card failed: what follows is computed elsewhere, `Engine.summary` says where, and the answer goes
+    on as if nothing had been. May come before or after `Prefilled`.
+    """
+
+    notice: Notice
+
+
+GenerationEvent = Prefilled | TextDelta | DeviceChanged | Finished

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engine.answering import check_finite
 from engine.backend import Backend
 from engine.calibration_text import calibration_text
-from engine.card_loading import card_for, load_on_card
+from engine.card_loading import card_for, fallback_notice, load_on_card
 from engine.checkpoints.model_folder import ModelFolder
 from engine.checkpoints.model_identity import model_identity
 from engine.config import EngineConfig, WeightFormat
@@ -25,7 +25,7 @@ from engine.cpu.compiler import begin_compiling
 from engine.cpu.memory import RESERVE_BYTES, available_bytes, check_weights_fit
 from engine.cuda.availability import NoCard
 from engine.cuda.driver import CardInfo
-from engine.errors import Cancelled
+from engine.errors import Cancelled, ComputeFaultError, DeviceFaultError, OutOfMemoryError
 from engine.kv_geometry import KvFormat
 from engine.model_summary import ModelSummary
 from engine.notices import Notice
@@ -124,16 +124,11 @@ def _load(
             cancel=cancel,
         )
         notices += card_notices
-        if on_card is None:
-            resolved = replace(resolved, device="cpu")
-        else:
-            backend = on_card
+        backend = on_card or cpu
     on_progress(LoadProgress(LoadStage.CHECK))
-    try:
-        check_notices = _self_check(backend, resolved.kv, cancel)
-    except BaseException:
-        backend.close()
-        raise
+    backend, check_notices = _checked(backend, cpu, resolved.kv, cancel)
+    if backend is cpu:
+        resolved = replace(resolved, device="cpu")
     keep_states = config.keep_states and model_identity(folder) == model  # else they changed meanwhile
     states = open_states(
         backend,
@@ -306,6 +301,23 @@ def _kernel_texts(config: ResolvedConfig, *, strips: bool) -> list[str]:
     if strips:
         texts.insert(0, strip_ir.kernel_text())
     return [*texts, code_ir.kernel_text()] if config.weights == "q4" else texts
+
+
+def _checked(
+    backend: Backend, cpu: CpuBackend, kv_format: KvFormat, cancel: threading.Event | None
+) -> tuple[Backend, tuple[Notice, ...]]:
+    """The backend that computes: the CPU's where the card doesn't come through the self-check, and why."""
+    try:
+        return backend, _self_check(backend, kv_format, cancel)
+    except (DeviceFaultError, OutOfMemoryError, ComputeFaultError) as error:
+        backend.close()
+        if backend is cpu:
+            raise
+        notice = fallback_notice(error)
+    except BaseException:
+        backend.close()
+        raise
+    return cpu, (notice, *_self_check(cpu, kv_format, cancel))
 
 
 def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event | None) -> tuple[Notice, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from engine.backend import Backend
-from engine.generation import Finished, GenerationEvent, Prefilled, SlotInfo, TextDelta
+from engine.generation import DeviceChanged, Finished, GenerationEvent, Prefilled, SlotInfo, TextDelta
 from engine.metrics import AnswerMetrics, Metrics, Work
 
 
@@ -22,15 +22,17 @@ class Meter:
         self._fallbacks = 0
         self._last_answer: AnswerMetrics | None = None
 
-    def watched(self, events: Iterable[GenerationEvent], backend: Backend) -> Iterator[GenerationEvent]:
-        """The events of one answer, as they are."""
+    def watched(
+        self, events: Iterable[GenerationEvent], work: Callable[[], Work]
+    ) -> Iterator[GenerationEvent]:
+        """The events of one answer, as they are. work: what was done up to now, where the model is then."""
         began, before, now, num_texts = Work(), Work(), Work(), 0
         for event in events:
             if isinstance(event, TextDelta):
-                before, now = now, backend.work
+                before, now = now, work()
                 num_texts += 1
-            elif isinstance(event, Prefilled):
-                began = before = now = backend.work
+            elif isinstance(event, Prefilled | DeviceChanged):
+                began = before = now = work()
             elif isinstance(event, Finished):
                 # A text more than there are tokens comes after a step that was given up, and is no token's.
                 end = now if num_texts <= len(event.token_ids) else before

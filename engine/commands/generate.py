@@ -14,7 +14,14 @@ from engine.commands.loading import load_engine
 from engine.commands.options import add_common_options, print_json, print_notices, terminal_text
 from engine.engine import Engine
 from engine.errors import SettingError
-from engine.generation import Finished, GenerationEvent, GenerationRequest, SamplingParams, TextDelta
+from engine.generation import (
+    DeviceChanged,
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    SamplingParams,
+    TextDelta,
+)
 from engine.notices import Notice
 from engine.templates.chat_template import ChatMessage, ChatPrompt
 
@@ -113,9 +120,12 @@ def _sampling(options: argparse.Namespace, defaults: SamplingParams) -> Sampling
 def _print_outputs(engine: Engine, answers: list[Iterator[GenerationEvent]], notices: list[Notice]) -> None:
     outputs = []
     for answer in answers:
-        finished = _last(answer)
-        outputs.append(finished.as_json())
-        notices += finished.notices
+        for event in answer:
+            if isinstance(event, DeviceChanged):
+                notices.append(event.notice)
+            elif isinstance(event, Finished):
+                outputs.append(event.as_json())
+                notices += event.notices
     notices += engine.late_notices(wait=True)
     print_json(
         {
@@ -127,18 +137,14 @@ def _print_outputs(engine: Engine, answers: list[Iterator[GenerationEvent]], not
     )
 
 
-def _last(answer: Iterator[GenerationEvent]) -> Finished:
-    *_, finished = answer
-    assert isinstance(finished, Finished)
-    return finished
-
-
 def _stream(answer: Iterator[GenerationEvent]) -> None:
     """Text as it comes, and a line break behind it."""
     clean = terminal_text if sys.stdout.isatty() else str
     for event in answer:
         if isinstance(event, TextDelta):
             print(clean(event.text), end="", flush=True)
+        elif isinstance(event, DeviceChanged):
+            print_notices([event.notice])
         elif isinstance(event, Finished):
             print(flush=True)
             print_notices(event.notices)

@@ -171,6 +171,8 @@ class CudaBackend:
         assert isinstance(pool, CudaPagePool)
         assert ids, "there is nothing to run"
         assert len(sequence.pages) >= pages_for(sequence.length + len(ids)), "pages are missing"
+        if self._tables.reserve(sequence.length + len(ids)):  # all memory that it takes, before it begins
+            self._graphs.forget()
         logits: list[torch.Tensor] = []
         for start in range(0, len(ids), PREFILL_ROWS):
             block = ids[start : start + PREFILL_ROWS]
@@ -250,8 +252,6 @@ class CudaBackend:
         cancel: threading.Event | None,
     ) -> None:
         end = sequence.length + len(ids)
-        if self._tables.reserve(end):
-            self._graphs.forget()
         with torch.inference_mode():
             hidden = self.cpu.weights.embedding.rows(torch.tensor(ids, dtype=torch.int64))
         self._step.send(hidden, sequence.length, pool.addresses(sequence.pages[: pages_for(end)]))

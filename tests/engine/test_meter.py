@@ -67,7 +67,7 @@ def watch(of: Meter, device: Device, events: list[Any]) -> list[Any]:
             else:
                 yield event
 
-    return list(of.watched(made(), device))  # type: ignore[arg-type]
+    return list(of.watched(made(), lambda: device.work))
 
 
 TEXT = TextDelta("a", 1)

@@ -14,8 +14,10 @@
     card.fail_allocation(n)                       # n-th from now (1: the next) raises OutOfMemoryError
     card.fault_at_launch(n)                       # n-th raises CardFaultError, and so does what follows
     card.lose_at_launch(n)                        # n-th raises CardLostError, and so does what follows
+    card.lose_at_call(n)                          # n-th of any kind does
     card.lose()                                   # from now on
     card.recordings                               # what was recorded and not discarded
+    card.closed                                   # whether its user has closed it
     card.failed                                   # whether there was such a fault; no call works then
     card.check()                                  # AssertionError: damaged guards, freed memory, a leak
 
@@ -53,6 +55,7 @@ from kernel_library import EmulatedKernel, KernelLibrary
 from work_orders import EmulatedMark, Order, WorkOrders
 
 from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel, Mark, Recording
+from engine.cuda.lost_card import remember_loss
 from engine.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -69,8 +72,11 @@ KEPT_ASIDE_BYTES = 64 << 20  # of freed memory
 
 @dataclass
 class Counts:
-    """What was asked of the card. launches: by the kernel's name; bytes: by the kind of copy."""
+    """What was asked of the card. launches: by the kernel's name; bytes: by the kind of copy; calls: of any
+    kind, which are compared with no others.
+    """
 
+    calls: int = field(default=0, compare=False)
     launches: Counter[str] = field(default_factory=Counter)
     uploads: int = 0
     upload_bytes: int = 0
@@ -151,6 +157,7 @@ class EmulatedCard:
         self._fault: CardFaultError | None = None  # what every call raises from now on
         self._allocation_to_fail = 0  # calls until then; 0: never
         self._launches_until: dict[str, int] = {}  # "fault", "loss"
+        self._calls_until_loss = 0  # 0: never
         self._faulty_kernel = False
         self._closed = False
         self._orders = WorkOrders(lagging)
@@ -172,6 +179,10 @@ class EmulatedCard:
         """There was a fault: no call works any more."""
         return self._fault is not None
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def fail_allocation(self, number: int = 1) -> None:
         assert number >= 1
         self._allocation_to_fail = number
@@ -183,6 +194,10 @@ class EmulatedCard:
     def lose_at_launch(self, number: int = 1) -> None:
         assert number >= 1
         self._launches_until["loss"] = number
+
+    def lose_at_call(self, number: int = 1) -> None:
+        assert number >= 1
+        self._calls_until_loss = number
 
     def lose(self) -> None:
         self._orders.drop()
@@ -373,7 +388,13 @@ class EmulatedCard:
         assert self._recorded is None or caller == "launch", f"{caller} while launches are recorded"
         assert threading.get_ident() == self._thread, "a driver belongs to the thread that opened it"
         assert not self._closed, "the driver is closed"
+        self.counts.calls += 1
+        if self._calls_until_loss == 1:
+            self.lose()
+        self._calls_until_loss = max(0, self._calls_until_loss - 1)
         if self._fault is not None:
+            if isinstance(self._fault, CardLostError):
+                remember_loss("the emulated card was lost")
             raise self._fault
 
     def _mark(self, mark: Mark, order: Order) -> None:

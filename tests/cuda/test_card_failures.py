@@ -1,0 +1,327 @@
+"""A card that fails, or is filled by others, in the middle of whatever it does: nothing that was said is lost
+or said twice, and the answer goes on as one that the CPU began with the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulated_card import Counts, EmulatedCard, EmulatedCompiler
+
+from engine.checkpoints.model_folder import open_model
+from engine.config import EngineConfig
+from engine.cuda.availability import NoCard, find_card
+from engine.engine import Engine
+from engine.errors import ComputeFaultError, SettingError
+from engine.generation import (
+    DeviceChanged,
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    ReuseReason,
+    SamplingParams,
+    TextDelta,
+)
+
+MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
+PROMPT = list(range(5, 75))
+COUNT = 6
+
+Load = Callable[..., Engine]
+MakeCard = Callable[..., EmulatedCard]
+
+
+@pytest.fixture
+def load(
+    make_card: MakeCard,  # whose cards are looked at when the engines are closed
+    card_compiler: EmulatedCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Load]:
+    """An engine on an emulated card; without one where `device="cpu"`."""
+    engines: list[Engine] = []
+
+    def load_engine(card: EmulatedCard | None = None, **settings: Any) -> Engine:
+        if card is not None:
+            monkeypatch.setattr("engine.card_loading.find_card", lambda: card.info)
+            monkeypatch.setattr("engine.cuda.availability.open_card", lambda: card)
+            monkeypatch.setattr("engine.cuda.nvrtc_compiler.NvrtcCompiler", lambda cache: card_compiler)
+        common = {"device": "cuda", "keep_states": False, "context": 512, "weights": "q8"}
+        engines.append(Engine.load(open_model(MODEL), EngineConfig(**{**common, **settings})))
+        return engines[-1]
+
+    yield load_engine
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def cpu(load: Load) -> Engine:
+    return load(device="cpu", activations="int8x2")
+
+
+def events(
+    engine: Engine, ids: list[int] = PROMPT, conversation: str = "a", count: int = COUNT
+) -> Iterator[GenerationEvent]:
+    request = GenerationRequest(
+        tuple(ids),
+        SamplingParams(temperature=0),
+        max_new_tokens=count,
+        ignore_eos=True,
+        conversation=conversation,
+    )
+    return engine.generate(request)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an answer's events said."""
+
+    ids: list[int]
+    text: str
+    changes: list[DeviceChanged]
+    finished: Finished
+
+    @classmethod
+    def by(cls, events: Iterator[GenerationEvent]) -> Told:
+        found = list(events)
+        deltas = [event for event in found if isinstance(event, TextDelta)]
+        *_, finished = found
+        assert isinstance(finished, Finished)
+        told = cls(
+            [delta.token_id for delta in deltas],
+            "".join(delta.text for delta in deltas),
+            [event for event in found if isinstance(event, DeviceChanged)],
+            finished,
+        )
+        assert (told.ids, told.text) == (list(finished.token_ids), finished.text)
+        return told
+
+
+def places(engine: Engine) -> dict[str, tuple[int, str]]:
+    return {row.conversation: (row.tokens, row.place) for row in engine.slot_table()}
+
+
+def check_on_cpu(engine: Engine, told: Told) -> None:
+    [change] = told.changes
+    assert change.notice.code == "card-lost-meanwhile"
+    assert change.notice.message.startswith("From here on the model runs on the CPU")
+    assert told.finished.notices == ()  # one of them is enough
+    assert engine.summary.device == "cpu"
+    assert engine.summary.device_description.startswith("CPU")
+    assert [notice.code for notice in engine.summary.notices].count("card-lost-meanwhile") == 1
+
+
+def calls_of_an_answer(load: Load, card: EmulatedCard) -> int:
+    engine = load(card)
+    card.counts = Counts()
+    Told.by(events(engine))
+    calls = card.counts.calls
+    engine.close()
+    return calls
+
+
+def test_the_answer_goes_on_on_the_cpu_whatever_call_fails(
+    load: Load, make_card: MakeCard, cpu: Engine
+) -> None:
+    """From the first allocation of a page over uploads, launches and recordings to the last download."""
+    expected = Told.by(events(cpu))
+    last = calls_of_an_answer(load, make_card())
+    for call in sorted({1, 2, 3, 4, 5, *(last * part // 8 for part in range(1, 8)), last - 1, last}):
+        card = make_card()
+        engine = load(card)
+        card.lose_at_call(call)
+        told = Told.by(events(engine))
+        assert (call, told.ids, told.text) == (call, expected.ids, expected.text)
+        check_on_cpu(engine, told)
+        assert card.closed
+        engine.close()
+
+
+@pytest.mark.parametrize("kind", ["lose_at_launch", "fault_at_launch"])
+def test_a_fault_in_mid_answer_is_no_end_for_the_other_conversations(
+    load: Load, card: EmulatedCard, cpu: Engine, kind: str
+) -> None:
+    engine = load(card)
+    for name in ("b", "c"):
+        Told.by(events(engine, [9, 8, 7, *PROMPT], name))
+    answer = events(engine)
+    first = [next(answer) for _ in range(4)]
+    deltas = [event for event in first if isinstance(event, TextDelta)]
+    getattr(card, kind)(2)
+    told = list(answer)
+    assert [type(event) for event in told][:2] == [DeviceChanged, TextDelta]
+    rest = [event for event in told if isinstance(event, TextDelta)]
+    expected = Told.by(events(cpu))
+    assert [event.token_id for event in (*deltas, *rest)] == expected.ids
+    assert places(engine) == {"a": (len(PROMPT) + COUNT - 1, "pool")}
+    other = Told.by(events(engine, [9, 8, 7, *PROMPT, 11], "b"))
+    assert (other.finished.prefill.reused, other.finished.prefill.reason) == (0, ReuseReason.EVICTED)
+    assert other.finished.notices == ()
+    assert other.ids == Told.by(events(cpu, [9, 8, 7, *PROMPT, 11], "b")).ids
+    again = Told.by(events(engine, [*PROMPT, *expected.ids, 12]))
+    assert again.finished.prefill.reused == len(PROMPT) + COUNT - 1
+
+
+def test_what_was_parked_outlives_the_card(load: Load, card: EmulatedCard, cpu: Engine) -> None:
+    engine = load(card, slots=1)
+    for name in ("b", "a"):
+        Told.by(events(engine, PROMPT if name == "a" else [9, *PROMPT], name))
+    assert places(engine)["b"][1] == "ram"
+    card.lose()
+    told = Told.by(events(engine, [9, *PROMPT, 11], "b"))
+    check_on_cpu(engine, told)
+    assert told.finished.prefill.reused == len(PROMPT) + 1
+
+
+def test_a_card_lost_between_two_answers_is_told_with_the_next_one(load: Load, card: EmulatedCard) -> None:
+    engine = load(card)
+    Told.by(events(engine))
+    card.lose()
+    engine.metrics()  # what the window shows beside it
+    told = Told.by(events(engine, [*PROMPT, 3]))
+    check_on_cpu(engine, told)
+    assert (told.finished.prefill.reused, told.finished.prefill.reason) == (0, ReuseReason.EVICTED)
+
+
+def test_unloading_after_a_loss_works_and_the_program_does_not_try_the_card_again(
+    load: Load, make_card: MakeCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = make_card()
+    engine = load(card)
+    answer = events(engine)
+    next(answer)
+    card.lose()
+    engine.close()  # nobody has noticed yet
+    found = find_card()
+    assert isinstance(found, NoCard)
+    assert found.code == "card-failed"
+    monkeypatch.setattr("engine.card_loading.find_card", find_card)
+    with pytest.raises(SettingError, match="the card failed earlier in this program"):
+        load(device="cuda")
+    again = load(device="auto")
+    assert again.summary.device == "cpu"
+    assert "card-failed" in [notice.code for notice in again.summary.notices]
+    assert Told.by(events(again)).changes == []
+
+
+def test_a_fault_that_leaves_the_card_working_gives_its_memory_back(
+    load: Load, card: EmulatedCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that is refused once: the model moves all the same, since nobody knows what else is wrong."""
+    from engine.cuda.driver import CardFaultError
+
+    engine = load(card)
+    answer = events(engine)
+    next(answer)
+    download = card.download
+
+    def refused(*args: Any) -> None:
+        monkeypatch.setattr(card, "download", download)
+        raise CardFaultError("The graphics card refused a download.")
+
+    assert engine._backend is not None
+    monkeypatch.setattr(engine._backend._driver, "download", refused)  # type: ignore[attr-defined]
+    told = list(answer)
+    assert isinstance(told[1], DeviceChanged | TextDelta)
+    assert engine.summary.device == "cpu"
+    assert card.live == {}
+
+
+def test_no_memory_at_each_allocation_of_a_load(load: Load, make_card: MakeCard) -> None:
+    card = make_card()
+    load(card).close()
+    for number in range(1, card.counts.allocations + 1):
+        card = make_card()
+        card.fail_allocation(number)
+        engine = load(card)
+        if engine.summary.device == "cpu":
+            assert "card-fallback" in [notice.code for notice in engine.summary.notices]
+            assert card.live == {}
+        told = Told.by(events(engine, count=2))
+        assert len(told.ids) == 2
+        assert told.changes == []
+        engine.close()
+        assert card.live == {}
+
+
+def test_no_memory_at_each_allocation_of_an_answer(
+    load: Load, make_card: MakeCard, cpu: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pages, and of a rotary table that grows."""
+    monkeypatch.setattr("engine.cuda.rope_tables._FIRST_POSITIONS", 64)
+    expected = Told.by(events(cpu))
+    card = make_card()
+    engine = load(card)
+    card.counts = Counts()
+    assert Told.by(events(engine)).ids == expected.ids
+    assert card.counts.allocations >= 3  # a page and both halves of a table
+    times_fallen_back = 0
+    for number in range(1, card.counts.allocations + 1):
+        card = make_card()
+        engine = load(card)
+        card.fail_allocation(number)
+        told = Told.by(events(engine))
+        assert told.ids == expected.ids
+        assert told.changes == []
+        for notice in told.finished.notices:
+            assert notice.code == "state-fallback"
+            assert "The graphics card has no memory left" in notice.message
+        assert len(told.finished.notices) <= 1
+        times_fallen_back += len(told.finished.notices)
+        assert engine.summary.device == "cuda"
+        again = Told.by(events(engine, [*PROMPT, *told.ids, 12]))  # there is room again
+        assert again.finished.notices == ()
+        assert again.finished.prefill.reused == len(PROMPT) + COUNT - 1
+        assert places(engine)["a"][1] == "pool"
+        engine.close()
+    assert times_fallen_back >= 2  # a page may be had in the place of memory that is held ready
+
+
+def test_another_program_that_takes_the_cards_memory_during_a_chat(
+    load: Load, make_card: MakeCard, cpu: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cuda.page_pool.CHUNK_BYTES", 1)  # a page at a time
+    card = make_card()
+    engine = load(card)
+    prompt = PROMPT[:62]
+    answer = events(engine, prompt)
+    told = [next(answer) for _ in range(2)]
+    card.foreign_bytes = card.total_bytes
+    told += list(answer)  # the second page is missing
+    finished = told[-1]
+    assert isinstance(finished, Finished)
+    assert [notice.code for notice in finished.notices] == ["state-fallback"]
+    assert list(finished.token_ids) == Told.by(events(cpu, prompt)).ids
+    still = Told.by(events(engine, [*prompt, *finished.token_ids, 12]))
+    assert [notice.code for notice in still.finished.notices] == ["state-fallback"]
+    card.foreign_bytes = 0
+    again = Told.by(events(engine, [*prompt, *finished.token_ids, 12, *still.ids, 13]))
+    assert again.finished.notices == ()
+    assert places(engine)["a"][1] == "pool"
+
+
+def test_numbers_that_are_none_end_the_answer_and_the_state_is_as_good_as_before(
+    load: Load, card: EmulatedCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stand in the keys and values of the token that failed, too; nothing is ever read of those."""
+    engine = load(card)
+    expected = Told.by(events(engine, conversation="undisturbed"))
+    embedding = engine._backend.cpu.weights.embedding  # type: ignore[union-attr]
+    rows = embedding.rows
+    answer = events(engine)
+    for _ in range(3):
+        next(answer)
+    monkeypatch.setattr(embedding, "rows", lambda ids: torch.full_like(rows(ids), torch.nan))
+    with pytest.raises(ComputeFaultError, match="not numbers"):
+        list(answer)
+    monkeypatch.undo()
+    assert places(engine)["a"] == (len(PROMPT) + 1, "pool")
+    again = Told.by(events(engine))
+    assert again.ids == expected.ids
+    longer = Told.by(events(engine, [*PROMPT, *expected.ids[:2]], count=COUNT - 2))
+    assert longer.ids == expected.ids[2:]
