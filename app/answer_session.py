@@ -60,6 +60,7 @@ class AnswerSession(QObject):
         worker.answer_failed.connect(self._on_failed)
         worker.notice_raised.connect(self._on_engine_notice)
         worker.model_loaded.connect(self._on_model_loaded)
+        worker.model_moved.connect(self._on_model_moved)
         self._recorder.finished.connect(self._on_recorded)
         self._recorder.orphaned.connect(self._on_orphaned)
         self._recorder.idle.connect(self._on_over)
@@ -201,6 +202,10 @@ class AnswerSession(QObject):
     @Slot(int, object)
     def _on_model_loaded(self, _load_id: int, _summary: ModelSummary) -> None:
         self._said.clear()
+
+    @Slot(object)
+    def _on_model_moved(self, summary: ModelSummary) -> None:
+        self._device = summary.device
 
     @Slot(object)
     def _on_recorded(self, message: Message) -> None:

@@ -22,6 +22,7 @@ from app.prompt import fitted_prompt
 from engine.errors import Cancelled
 from engine.generation import (
     DecodeStats,
+    DeviceChanged,
     Finished,
     FinishReason,
     GenerationRequest,
@@ -53,7 +54,8 @@ class EngineAnswer:
         self._cut_anew = False
         self._num_untold = 0  # tokens whose text is held back still
 
-    def write(self, engine: ChatEngine) -> None:
+    def write(self, engine: ChatEngine, on_moved: Callable[[], None]) -> None:
+        """on_moved: called when the engine computes elsewhere, in the middle of the answer."""
         if self._cancel.is_set():
             raise Cancelled
         fitted = fitted_prompt(engine, self._command.messages, self._command.policy)
@@ -81,6 +83,8 @@ class EngineAnswer:
                     self._token_ids.append(token_id)
                     self._num_untold += 1
                     self._grow(*splitter.push(text))
+                case DeviceChanged():
+                    on_moved()
                 case Finished():
                     self._finish(replace(event, prefill=self._explained(event.prefill)))
                     return

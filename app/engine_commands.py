@@ -126,6 +126,13 @@ class ModelLoaded:
 
 
 @dataclass(frozen=True)
+class ModelMoved:
+    """The model that is loaded computes elsewhere now: its card failed."""
+
+    summary: ModelSummary
+
+
+@dataclass(frozen=True)
 class LoadFailed:
     id: int
     notice: Notice
@@ -186,6 +193,7 @@ class NoticeRaised:
 EngineEvent = (
     LoadProgressed
     | ModelLoaded
+    | ModelMoved
     | LoadFailed
     | LoadCancelled
     | ModelUnloaded

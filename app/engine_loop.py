@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
@@ -34,6 +34,7 @@ from app.engine_commands import (
     LoadFailed,
     LoadProgressed,
     ModelLoaded,
+    ModelMoved,
     ModelUnloaded,
     NoticeRaised,
     Quit,
@@ -49,6 +50,9 @@ from engine.generation import GenerationEvent, GenerationRequest, SlotInfo
 from engine.metrics import Metrics
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
+
+if TYPE_CHECKING:
+    from engine.model_summary import ModelSummary
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +103,7 @@ class EngineLoop:
         self._engine_factory = engine_factory
         self._states_folder = states_folder
         self._engine: ChatEngine | None = None
+        self._summary: ModelSummary | None = None  # as it was told last
 
     def run(self) -> None:
         while True:
@@ -146,6 +151,7 @@ class EngineLoop:
         else:
             self._close_engine()
             self._engine = engine
+            self._summary = engine.summary
             self._report(ModelLoaded(load.id, engine.summary))
             self._report_slots()
 
@@ -162,7 +168,7 @@ class EngineLoop:
             if self._engine is None:
                 self._report(AnswerFailed(generate.id, NO_MODEL))
             else:
-                answer.write(self._engine)
+                answer.write(self._engine, self._report_move)
         except Cancelled:
             answer.finish_cancelled()
         except ContextFullError as error:
@@ -214,8 +220,18 @@ class EngineLoop:
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="limiting what is kept of conversations")))
 
+    def _report_move(self) -> None:
+        """That the model computes elsewhere by now, and why."""
+        if self._engine is None or self._summary is None or self._engine.summary == self._summary:
+            return
+        before, self._summary = self._summary, self._engine.summary
+        for notice in self._summary.notices[len(before.notices) :]:
+            self._report(NoticeRaised(notice))
+        self._report(ModelMoved(self._summary))
+
     def _report_slots(self) -> None:
         try:
+            self._report_move()
             memory = psutil.Process().memory_info().rss
             table = SlotTable(memory_bytes=memory)
             if self._engine is not None:

@@ -98,6 +98,7 @@ class ModelSession(QObject):
         self._closed = False
         worker.load_progressed.connect(self._on_progressed)
         worker.model_loaded.connect(self._on_loaded)
+        worker.model_moved.connect(self._on_moved)
         worker.load_failed.connect(self._on_failed)
         worker.load_cancelled.connect(self._on_cancelled)
         worker.model_unloaded.connect(self._on_unloaded)
@@ -237,6 +238,11 @@ class ModelSession(QObject):
         self.recent_models_changed.emit(list(recent))
         for notice in joined_by_code(summary.notices):
             self.notice_raised.emit(notice)
+
+    @Slot(object)
+    def _on_moved(self, summary: ModelSummary) -> None:
+        self._working = replace(self._working, summary=summary)
+        self._set_state(replace(self.state, summary=summary))
 
     @Slot(int, object)
     def _on_failed(self, load_id: int, notice: Notice) -> None:

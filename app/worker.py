@@ -36,6 +36,7 @@ from app.engine_commands import (
     LoadFailed,
     LoadProgressed,
     ModelLoaded,
+    ModelMoved,
     ModelUnloaded,
     NoticeRaised,
     PromptShortened,
@@ -62,6 +63,7 @@ class EngineWorker(QObject):
 
     load_progressed = Signal(int, object)  # id, LoadProgress
     model_loaded = Signal(int, object)  # id, ModelSummary
+    model_moved = Signal(object)  # ModelSummary; the card failed, and the model computes elsewhere
     load_failed = Signal(int, object)  # id, Notice; the model that was loaded before goes on working
     load_cancelled = Signal(int)
     model_unloaded = Signal()
@@ -183,6 +185,8 @@ class EngineWorker(QObject):
             case ModelLoaded(load_id, summary):
                 self._end_load(load_id)
                 self.model_loaded.emit(load_id, summary)
+            case ModelMoved(summary):
+                self.model_moved.emit(summary)
             case LoadFailed(load_id, notice):
                 self._end_load(load_id)
                 self.load_failed.emit(load_id, notice)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")  # before anything imports Qt
@@ -22,6 +22,7 @@ from engine.config import EngineConfig
 from engine.errors import Cancelled, ContextFullError, EngineError
 from engine.generation import (
     DecodeStats,
+    DeviceChanged,
     Finished,
     FinishReason,
     GenerationRequest,
@@ -125,7 +126,7 @@ class FakeEngine:
     """
 
     def __init__(self, path: Path, script: EngineScript) -> None:
-        self.summary = FakeSummary(path, name=path.name, notices=script.summary_notices)
+        self.summary = FakeSummary(path, name=path.name, device=script.device, notices=script.summary_notices)
         self.script = script
         self.closed = False
 
@@ -167,6 +168,11 @@ class FakeEngine:
                 break
             if isinstance(piece, Exception):
                 raise piece
+            if isinstance(piece, Notice):
+                told = (*self.summary.notices, piece)
+                self.summary = replace(self.summary, device="cpu", device_description="CPU", notices=told)
+                yield DeviceChanged(piece)
+                continue
             said.append(piece)
             yield TextDelta(piece, token_id=number)
         yield Finished(
@@ -201,10 +207,10 @@ class FakeEngine:
 @dataclass
 class EngineScript:
     """What the fake engine is to do, and what it was asked. An exception among `pieces` is raised in its
-    place.
+    place; with a notice the card fails, and the CPU goes on.
     """
 
-    pieces: list[str | Exception] = field(default_factory=lambda: ["Hel", "lo", " there"])
+    pieces: list[str | Exception | Notice] = field(default_factory=lambda: ["Hel", "lo", " there"])
     gates: dict[int, threading.Event] = field(default_factory=dict)  # by number of the piece that waits
     load_gate: threading.Event | None = None  # a load waits for it, half-way
     load_errors: dict[str, Exception] = field(default_factory=dict)  # by name of the folder
@@ -212,6 +218,7 @@ class EngineScript:
     prompt_notices: tuple[Notice, ...] = ()
     finish_notices: tuple[Notice, ...] = ()
     summary_notices: tuple[Notice, ...] = ()
+    device: str = "cpu"
     counts_words: bool = False  # a prompt has 2 tokens, 2 more a message, and one a word; else it has 3
     prefill: PrefillStats | None = None
     slots: tuple[SlotInfo, ...] = ()

@@ -86,6 +86,22 @@ def test_a_cancelled_load_is_no_failure(qtbot, controller, events, script) -> No
     assert rejected(controller, events, "Hi") == "no-model"
 
 
+def test_a_card_that_fails_during_an_answer_leaves_a_model_on_the_cpu_and_a_banner(
+    qtbot, controller, events, script
+) -> None:
+    lost = Notice("card-lost-meanwhile", "From here on the model runs on the CPU.")
+    script.device = "cuda"
+    script.pieces = ["Hel", lost, "lo"]
+    start(qtbot, controller)
+    assert controller.model_state.summary.device == "cuda"
+    send(qtbot, controller, "hi")
+    state = controller.model_state
+    assert (state.phase, state.summary.device) == (ModelPhase.READY, "cpu")
+    assert codes(events).count("card-lost-meanwhile") == 1
+    finished = only(events, "answer_finished")[-1][-1]
+    assert (finished.text, finished.status, finished.stats.device) == ("Hello", MessageStatus.COMPLETE, "cpu")
+
+
 def test_a_second_load_takes_the_place_of_the_one_that_runs(qtbot, controller, events, script) -> None:
     start(qtbot, controller, model=None)
     script.load_gate = threading.Event()

@@ -150,6 +150,21 @@ def test_what_the_template_changed_is_told(qtbot, worker, events, script) -> Non
     assert ("notice", script.prompt_notices[0]) in events
 
 
+def test_a_card_that_fails_is_told_at_once_and_the_answer_goes_on(qtbot, worker, events, script) -> None:
+    lost = Notice("card-lost-meanwhile", "From here on the model runs on the CPU.")
+    script.device = "cuda"
+    script.pieces = ["Hel", lost, "lo"]
+    script.gates[2] = threading.Event()
+    load(qtbot, worker)
+    with qtbot.waitSignal(worker.model_moved) as moved:
+        worker.generate(COMMAND)
+    assert (moved.args[0].device, moved.args[0].notices[-1]) == ("cpu", lost)
+    with qtbot.waitSignal(worker.answer_finished):
+        script.gates[2].set()
+    assert answer(events).text == "Hello"
+    assert events.count(("notice", lost)) == 1
+
+
 def test_answers_without_text_are_left_out_of_the_prompt() -> None:
     turns = chat_messages(
         [
