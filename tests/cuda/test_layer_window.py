@@ -314,3 +314,20 @@ def test_an_upload_that_broke_off_is_made_anew(
                 backend.forward(some_ids(cpu, 3), cache)
             left = 0
             assert torch.equal(backend.forward(some_ids(cpu, 3), cache, all_logits=True), whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [DENSE, MIXED])
+def test_every_window_gives_the_same_bits_on_a_real_card(name: str, models: dict[str, CpuBackend]) -> None:
+    from engine.cuda.availability import NoCard, find_card, open_card
+    from engine.cuda.nvrtc_compiler import NvrtcCompiler
+
+    found = find_card()
+    if isinstance(found, NoCard):
+        pytest.skip(found.reason)
+    cpu, compiler = models[name], NvrtcCompiler()
+    logits = []
+    for window in range(cpu.spec.num_layers + 1):
+        with closing(CudaBackend(cpu, open_card(), compiler, context=CONTEXT, window=window)) as backend:
+            logits += [in_pieces(backend, (*PIECES, *[1] * 40)) for _ in range(3)]
+    assert all(torch.equal(each, logits[0]) for each in logits)

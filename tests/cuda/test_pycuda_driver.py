@@ -471,6 +471,39 @@ except SettingError as error:
 
 
 @pytest.mark.gpu
+def test_a_real_card_reads_what_came_ahead_and_keeps_what_is_still_read() -> None:
+    """Two places take turns, with no wait of this thread: a wait that is missing on the card would show."""
+    from engine.cuda.driver import as_bytes
+    from engine.cuda.nvrtc_compiler import NvrtcCompiler
+
+    driver = real_driver()
+    try:
+        code = NvrtcCompiler().compile({"twice.cu": DOUBLE}, "twice.cu", card=driver.info)
+        kernel = driver.load(code, ["twice"])["twice"]
+        count, rounds = 10_000_001, 24
+        places = [driver.allocate(4 * count) for _ in range(2)]
+        results = [driver.allocate(4 * count) for _ in range(rounds)]
+        passed, arrived = [driver.new_mark() for _ in places], [driver.new_mark() for _ in places]
+        grid = (-(-count // 256), 1, 1)
+        for number in range(rounds):
+            turn = number % 2
+            driver.uploads_wait(passed[turn])
+            driver.upload_ahead(places[turn], as_bytes(np.full(count, number + 1, np.float32)))
+            driver.mark_uploads(arrived[turn])
+            driver.work_waits(arrived[turn])
+            for _ in range(10):
+                driver.launch(kernel, Arguments(places[turn], count), grid=grid, block=256)
+            driver.copy(results[number], places[turn], 4 * count)
+            driver.mark_work(passed[turn])
+        for number, result in enumerate(results):
+            back = np.zeros(count, np.float32)
+            driver.download(as_bytes(back), result)
+            assert np.array_equal(back, np.full(count, 1024 * (number + 1), np.float32))
+    finally:
+        driver.close()
+
+
+@pytest.mark.gpu
 def test_a_real_card_that_was_lost_is_not_tried_again_by_its_process() -> None:
     """In a process of its own, since no other test there could use the card."""
     real_driver().close()
