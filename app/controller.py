@@ -358,6 +358,11 @@ class ChatController(QObject):
         """Change fields of `settings` by name; the file follows on the disk's thread."""
         self._settings.change(**changes)
 
+    def look_at_slots(self) -> None:
+        """Ends in `slots_changed`, once no answer is being written: other programs may have taken memory."""
+        if not self._closed:
+            self._worker.look()
+
     # What is kept of conversations beside their messages
 
     def measure_kept_states(self) -> None:

@@ -103,11 +103,16 @@ class LimitStates:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Say anew what is kept and what is taken: other programs have changed it, perhaps."""
+
+
+@dataclass(frozen=True)
 class Quit:
     pass
 
 
-EngineCommand = Load | Generate | Unload | Fork | Forget | ForgetAll | LimitStates | Quit
+EngineCommand = Load | Generate | Unload | Fork | Forget | ForgetAll | LimitStates | Look | Quit
 
 
 # Events

@@ -33,6 +33,7 @@ from app.engine_commands import (
     LoadCancelled,
     LoadFailed,
     LoadProgressed,
+    Look,
     ModelLoaded,
     ModelMoved,
     ModelUnloaded,
@@ -123,6 +124,8 @@ class EngineLoop:
                     self._report_slots()
                 case LimitStates() as limits:
                     self._limit_states(limits)
+                    self._report_slots()
+                case Look():
                     self._report_slots()
                 case Unload():
                     self._close_engine()

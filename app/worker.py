@@ -35,6 +35,7 @@ from app.engine_commands import (
     LoadCancelled,
     LoadFailed,
     LoadProgressed,
+    Look,
     ModelLoaded,
     ModelMoved,
     ModelUnloaded,
@@ -72,7 +73,7 @@ class EngineWorker(QObject):
     text_received = Signal(int, object)  # id, AnswerDelta; coalesced to about 30 ms
     answer_finished = Signal(int, object)  # id, Finished
     answer_failed = Signal(int, object)  # id, Notice
-    slots_changed = Signal(object)  # SlotTable; after all that changes it
+    slots_changed = Signal(object)  # SlotTable; after all that changes it, and after a look
     notice_raised = Signal(object)  # Notice
 
     def __init__(
@@ -143,6 +144,10 @@ class EngineWorker(QObject):
     def limit_states(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
         """Other budgets for what the engine keeps of conversations, from now on."""
         self._commands.put(LimitStates(ram_bytes, disk_bytes))
+
+    def look(self) -> None:
+        """Ends in `slots_changed`, as soon as the engine does nothing else."""
+        self._commands.put(Look())
 
     def shutdown(self) -> bool:
         """Cancel everything, wait for the thread, emit what it still had to say. False: it did not end in

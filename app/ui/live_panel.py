@@ -44,10 +44,13 @@ _EMPTY = "Nothing is kept yet. What the model has read of a chat will be listed 
 
 
 class LivePanel(QWidget):
-    """Shows what it is told. Signals: open_requested(conversation id), limits_requested."""
+    """Shows what it is told. Signals: open_requested(conversation id), limits_requested, look_requested when
+    it is opened: what other programs take of a card may have changed.
+    """
 
     open_requested = Signal(str)
     limits_requested = Signal()
+    look_requested = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -216,6 +219,8 @@ class LivePanel(QWidget):
         super().showEvent(event)
         if self._writing is not None:
             self._timer.start()
+        elif not event.spontaneous():
+            self.look_requested.emit()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)

@@ -204,6 +204,7 @@ class MainWindow(QMainWindow):
         self.header.live_toggled.connect(self._toggle_live)
         self.panel.open_requested.connect(self._open_conversation)
         self.panel.limits_requested.connect(self._show_kept_states)
+        self.panel.look_requested.connect(controller.look_at_slots)
         self.status.context.policy_chosen.connect(self._choose_policy)
 
         # From the controller to the person; of conversations, answers and notices see the presenters

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,16 @@ def test_the_slot_table_comes_after_each_load_answer_forget_and_unloading(
     assert tables[-1][1].slots == ()
     assert tables[-1][1].metrics is None
     assert len(tables) == 4
+
+
+def test_a_look_says_anew_what_is_taken_and_changes_nothing(qtbot, worker, script, record) -> None:
+    load(qtbot, worker)
+    tables = record(slots=worker.slots_changed)
+    script.metrics = replace(script.metrics, evictions=7)
+    with qtbot.waitSignal(worker.slots_changed):
+        worker.look()
+    assert [table.metrics.evictions for _, table in tables] == [7]
+    assert script.calls == []
 
 
 def test_a_chat_that_is_deleted_without_a_model_leaves_no_file(qtbot, worker, script, record) -> None:

@@ -257,6 +257,19 @@ def test_the_bar_s_parts_fill_it_and_what_is_there_can_be_seen(sizes: list[int],
     assert all(narrow <= wide + 1e-6 for (_, narrow), (_, wide) in itertools.pairwise(order))
 
 
+def test_what_others_take_is_looked_at_when_the_panel_is_opened_and_nothing_is_written(
+    panel: LivePanel, record
+) -> None:
+    asked = record(look=panel.look_requested)
+    panel.hide()
+    panel.show()
+    assert asked == [("look",)]
+    panel.begin_answer("a")
+    panel.hide()
+    panel.show()
+    assert asked == [("look",)], "its end brings the figures anyway"
+
+
 # Speed
 
 
