@@ -16,6 +16,7 @@ from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cuda.availability import NoCard, find_card
+from engine.cuda.lost_card import earlier_loss
 from engine.engine import Engine
 from engine.errors import ComputeFaultError, SettingError
 from engine.generation import (
@@ -116,8 +117,8 @@ def check_on_cpu(engine: Engine, told: Told) -> None:
     assert [notice.code for notice in engine.summary.notices].count("card-lost-meanwhile") == 1
 
 
-def calls_of_an_answer(load: Load, card: EmulatedCard) -> int:
-    engine = load(card)
+def calls_of_an_answer(load: Load, card: EmulatedCard, **settings: Any) -> int:
+    engine = load(card, **settings)
     card.counts = Counts()
     Told.by(events(engine))
     calls = card.counts.calls
@@ -178,6 +179,39 @@ def test_what_was_parked_outlives_the_card(load: Load, card: EmulatedCard, cpu: 
     assert told.finished.prefill.reused == len(PROMPT) + 1
 
 
+@pytest.mark.parametrize("settings", [{}, {"window": 1}])
+def test_a_card_that_is_lost_anywhere_in_a_load_is_told_and_closed(
+    load: Load, make_card: MakeCard, settings: dict[str, Any]
+) -> None:
+    card = make_card()
+    engine = load(card, **settings)
+    assert engine.summary.device == "cuda"
+    last = card.counts.calls
+    engine.close()
+    for call in (1, 2, *(last * part // 6 for part in range(1, 6)), last):
+        card = make_card()
+        card.lose_at_call(call)
+        engine = load(card, **settings)
+        assert engine.summary.device == "cpu"
+        assert [notice.code for notice in engine.summary.notices].count("card-fallback") == 1
+        assert card.closed
+        assert Told.by(events(engine, count=2)).changes == []
+        engine.close()
+
+
+def test_a_window_of_layers_may_fail_too(load: Load, make_card: MakeCard, cpu: Engine) -> None:
+    expected = Told.by(events(cpu))
+    last = calls_of_an_answer(load, make_card(), window=1)
+    for call in {last * part // 6 for part in range(1, 7)}:
+        card = make_card()
+        engine = load(card, window=1)
+        card.lose_at_call(call)
+        told = Told.by(events(engine))
+        assert (call, told.ids) == (call, expected.ids)
+        check_on_cpu(engine, told)
+        engine.close()
+
+
 def test_a_card_lost_between_two_answers_is_told_with_the_next_one(load: Load, card: EmulatedCard) -> None:
     engine = load(card)
     Told.by(events(engine))
@@ -226,8 +260,9 @@ def test_a_fault_that_leaves_the_card_working_gives_its_memory_back(
 
     assert engine._backend is not None
     monkeypatch.setattr(engine._backend._driver, "download", refused)  # type: ignore[attr-defined]
-    told = list(answer)
-    assert isinstance(told[1], DeviceChanged | TextDelta)
+    [change] = [event for event in answer if isinstance(event, DeviceChanged)]
+    assert "refused a download" in change.notice.message
+    assert earlier_loss() is None
     assert engine.summary.device == "cpu"
     assert card.live == {}
 
