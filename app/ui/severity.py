@@ -21,6 +21,7 @@ _ERRORS = frozenset(
         "chat-template",
         "chat-template-limit",
         "compute-fault",
+        "device-fault",
         "disk-full",
         "engine-error",
         "fault",
