@@ -78,6 +78,12 @@ class DeviceFaultError(EngineError):
     code = "device-fault"
 
 
+class StepRefusedError(EngineError):
+    """The device was not prepared for a step; nothing of it was done, and another device can do it."""
+
+    code = "step-refused"
+
+
 class ModelUnloadedError(EngineError):
     """The engine was closed, perhaps in the middle of an answer."""
 

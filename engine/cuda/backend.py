@@ -18,23 +18,21 @@ from engine.cpu.backend import CpuBackend
 from engine.cuda.cache import CudaCache
 from engine.cuda.chunks import ChunkStore
 from engine.cuda.counted_driver import CountedDriver
-from engine.cuda.decode_graphs import DecodeGraphs
-from engine.cuda.driver import CardDriver, CardFaultError, KernelCompiler, as_bytes
+from engine.cuda.driver import CardDriver, CardFaultError, KernelCompiler
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import (
     PLANES,
     Activations,
     LayerRunner,
-    StepShape,
-    splits_for,
 )
 from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import CHUNK_BYTES, CudaPagePool
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
+from engine.cuda.step_plans import StepPlans
 from engine.cuda.weights import Rest, upload_weights
-from engine.cuda.workspace import LOGIT_ROWS, Workspace
-from engine.errors import Cancelled, UnsupportedModelError
+from engine.cuda.workspace import Workspace
+from engine.errors import UnsupportedModelError
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.metrics import CardSpace, MemoryUse, Work
 from engine.models.spec import ModelSpec, MoeSpec
@@ -97,8 +95,6 @@ class CudaBackend:
         self._activations = activations
         self.memory = CardMemory(driver, vram_budget)
         self._chunks = ChunkStore(self.memory)
-        self._graphs = DecodeGraphs(driver)
-        self._prepared: set[KvFormat] = set()  # of pages
         self._pools: WeakSet[CudaPagePool] = WeakSet()  # for as long as somebody has them
         try:
             self.kernels = KernelSet(driver, compiler)
@@ -111,7 +107,7 @@ class CudaBackend:
                 on_progress=on_progress,
                 cancel=cancel,
             )
-            driver.synchronize()
+            self._plans = self._sealed_plans(kv)
         except BaseException:
             self.memory.free_all()
             raise
@@ -137,6 +133,10 @@ class CudaBackend:
         return self._weights.window
 
     @property
+    def notices(self) -> tuple[Notice, ...]:
+        return self._plans.notices
+
+    @property
     def work(self) -> Work:
         driver = self._driver
         launches = self.kernels.num_launches + driver.num_replays
@@ -156,7 +156,6 @@ class CudaBackend:
         assert geometry == KvGeometry.of(self.spec, geometry.format)
         pool = CudaPagePool(geometry, capacity, self._driver, self._chunks)
         self._pools.add(pool)
-        self._prepare_tokens(pool)
         return pool
 
     def prefill(
@@ -172,17 +171,17 @@ class CudaBackend:
         assert ids, "there is nothing to run"
         assert len(sequence.pages) >= pages_for(sequence.length + len(ids)), "pages are missing"
         if self._tables.reserve(sequence.length + len(ids)):  # all memory that it takes, before it begins
-            self._graphs.forget()
+            self._plans.forget_recordings()
         logits: list[torch.Tensor] = []
         for start in range(0, len(ids), PREFILL_ROWS):
             block = ids[start : start + PREFILL_ROWS]
-            self._run_layers(block, sequence, pool, cancel)
+            self._step_of(block, sequence, pool, cancel)
             is_last = start + len(block) == len(ids)
             computed = len(block) == 1  # with its step
             if all_logits:
-                logits.append(self._logits(0, len(block), computed=computed))
+                logits.append(self._plans.logits(0, len(block), computed=computed))
             elif is_last:
-                logits.append(self._logits(len(block) - 1, 1, computed=computed))
+                logits.append(self._plans.logits(len(block) - 1, 1, computed=computed))
             sequence.length += len(block)
         return torch.cat(logits) if all_logits else logits[0][0]
 
@@ -236,15 +235,28 @@ class CudaBackend:
             norm_eps=spec.norm_eps,
         )
 
-    def _rest(self, kv: KvFormat) -> Rest:
-        page_bytes = KvGeometry.of(self.spec, kv).page_bytes
-        return Rest(
-            other=self._tables.bytes_to_come,
-            short_cache=CHUNK_BYTES + page_bytes * pages_for(min(self._context, SHORT_TOKENS)),
-            cache=CHUNK_BYTES + page_bytes * pages_for(self._context),
+    def _sealed_plans(self, kv: KvFormat) -> StepPlans:
+        """For pages of both forms, that of the conversations first; where each step has to bring weights
+        along, for that one alone.
+        """
+        plans = StepPlans(
+            self._driver,
+            self.spec,
+            self._weights,
+            self._runner,
+            step=self._step,
+            space=self._space,
+            context=self._context,
         )
+        forms: tuple[KvFormat, ...] = ("int8", "native")
+        for form in sorted(forms, key=lambda form: form != kv) if self.window is None else [kv]:
+            geometry = KvGeometry.of(self.spec, form)
+            plans.prepare(CudaPagePool(geometry, 1, self._driver, self._chunks))
+        self._chunks.free_spare()
+        plans.seal()
+        return plans
 
-    def _run_layers(
+    def _step_of(
         self,
         ids: collections.abc.Sequence[int],
         sequence: Sequence,
@@ -254,79 +266,13 @@ class CudaBackend:
         end = sequence.length + len(ids)
         with torch.inference_mode():
             hidden = self.cpu.weights.embedding.rows(torch.tensor(ids, dtype=torch.int64))
-        self._step.send(hidden, sequence.length, pool.addresses(sequence.pages[: pages_for(end)]))
-        splits = splits_for(end)
-        if len(ids) == 1:
-            self._run_token(pool.geometry, splits, cancel)
-        else:
-            self._launch_layers(pool.geometry, StepShape(len(ids), splits), cancel)
+        pages = pool.addresses(sequence.pages[: pages_for(end)])
+        self._plans.run(hidden, sequence.length, pages, pool.geometry, cancel)
 
-    def _run_token(self, geometry: KvGeometry, splits: int, cancel: threading.Event | None) -> None:
-        if self.window is None:
-            _stop_if(cancel)
-            self._graphs.run(geometry.format, splits, lambda room: self._launch_token(geometry, room))
-        else:  # where weights are, and what waits for them, changes from token to token
-            self._launch_token(geometry, splits, cancel)
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What a person should know of how it runs."""
-        return self._graphs.notices
-
-    def _prepare_tokens(self, pool: CudaPagePool) -> None:
-        """Nothing is recorded while somebody waits for a token; and what was recorded gives the bits that it
-        should.
-        """
-        form = pool.geometry.format
-        if form in self._prepared or self.window is not None:
-            return
-        self._prepared.add(form)
-        self._graphs.prepare(
-            form, splits_for(self._context), lambda room: self._launch_token(pool.geometry, room)
+    def _rest(self, kv: KvFormat) -> Rest:
+        page_bytes = KvGeometry.of(self.spec, kv).page_bytes
+        return Rest(
+            other=self._tables.bytes_to_come,
+            short_cache=CHUNK_BYTES + page_bytes * pages_for(min(self._context, SHORT_TOKENS)),
+            cache=CHUNK_BYTES + page_bytes * pages_for(self._context),
         )
-        page = pool.allocate() if self._graphs.in_use else None
-        if page is None:
-            return  # where no page fits, no token is going to be computed either
-        hidden, found = torch.ones(1, self.spec.hidden_size), []
-        for start in (self._launch_token, lambda geometry, room: self._graphs.run(form, room, _never)):
-            self._step.send(hidden, 0, [pool.address(page)])
-            self._driver.fill(self._space.logits, 0xFF, 4 * self.spec.vocab_size)
-            start(pool.geometry, 1)
-            found.append(self._logits(0, 1, computed=True))
-        pool.free(page)
-        if not torch.equal(*(each.view(torch.int32) for each in found)):
-            self._graphs.refuse("what the driver recorded computes something else.")
-
-    def _launch_token(self, geometry: KvGeometry, splits: int, cancel: threading.Event | None = None) -> None:
-        """One token's whole step, from its embedding to its logits."""
-        self._launch_layers(geometry, StepShape(1, splits), cancel)
-        self._launch_logits(first_row=0, rows=1)
-
-    def _launch_layers(self, geometry: KvGeometry, shape: StepShape, cancel: threading.Event | None) -> None:
-        for index in range(self.spec.num_layers):
-            _stop_if(cancel)
-            with self._weights.layers.running(index) as layer:
-                self._runner.run(layer, index, geometry, shape)
-
-    def _launch_logits(self, *, first_row: int, rows: int) -> None:
-        weights = self._weights
-        self._runner.logits(weights.final_norm, weights.head, first_row=first_row, rows=rows)
-
-    def _logits(self, first_row: int, rows: int, *, computed: bool = False) -> torch.Tensor:
-        """float32 (rows, V). computed: they are in the workspace already."""
-        found = torch.empty(rows, self.spec.vocab_size)
-        for start in range(0, rows, LOGIT_ROWS):
-            count = min(LOGIT_ROWS, rows - start)
-            if not computed:
-                self._launch_logits(first_row=first_row + start, rows=count)
-            self._driver.download(as_bytes(found[start : start + count]), self._space.logits)
-        return found
-
-
-def _never(_: int) -> None:
-    raise AssertionError("it was recorded")
-
-
-def _stop_if(cancel: threading.Event | None) -> None:
-    if cancel is not None and cancel.is_set():
-        raise Cancelled

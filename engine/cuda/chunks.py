@@ -25,15 +25,15 @@ class ChunkStore:
         try:
             return self._memory.allocate(num_bytes, Use.CACHE)
         except OutOfMemoryError:
-            if not self._free_spare():
+            if not self.free_spare():
                 raise
         return self._memory.allocate(num_bytes, Use.CACHE)
 
     def give(self, num_bytes: int, chunks: list[Address]) -> None:
         self._spare[num_bytes].extend(chunks)
 
-    def _free_spare(self) -> bool:
-        """Whether there was anything: chunks of other sizes."""
+    def free_spare(self) -> bool:
+        """Frees what no pool has now. Whether there was anything."""
         found = False
         for chunks in list(self._spare.values()):
             while chunks:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 CHUNK_BYTES = 8 * 2**20  # taken at a time: a page of a small model is less than the card's unit of 2 MB
-_ALIGNMENT = 256
+ALIGNMENT = 256
 
 
 class CudaPagePool:
@@ -28,7 +28,7 @@ class CudaPagePool:
         self._capacity = capacity
         self._driver = driver
         self._chunks = chunks
-        self._stride = -(-geometry.page_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._stride = -(-geometry.page_bytes // ALIGNMENT) * ALIGNMENT
         self._pages_a_chunk = max(1, min(capacity, CHUNK_BYTES // self._stride))
         self._held: dict[int, Address] = {}  # chunks by number; page p is in chunk p // pages_a_chunk
         self._free: dict[int, list[int]] = {}  # pages of those that have some
@@ -61,6 +61,16 @@ class CudaPagePool:
             del self._free[number]
         self._in_use.add(page)
         self._driver.fill(self.address(page), 0, self._geometry.page_bytes)
+        return page
+
+    def allocate_one(self) -> int:
+        """As `allocate`, where there has to be a page. Raises OutOfMemoryError."""
+        page = self.allocate()
+        if page is None:
+            raise OutOfMemoryError(
+                f"The card has no room for a page of a conversation ({self._geometry.page_bytes:,} bytes).",
+                "Close other programs that use the card, or pick a smaller model.",
+            )
         return page
 
     def free(self, page: int) -> None:

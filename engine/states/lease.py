@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import DeviceFaultError, ModelUnloadedError, OutOfMemoryError
+from engine.errors import DeviceFaultError, ModelUnloadedError, OutOfMemoryError, StepRefusedError
 from engine.generation import ReuseReason
 from engine.notices import Notice
 from engine.states.state import Home, State, as_ids
@@ -150,7 +150,7 @@ class Lease:
             keeper.make_writable(self, len(self._owed) + len(ids), cancel)
             try:
                 return self._run(ids, cancel, all_logits=all_logits, decodes=decodes)
-            except OutOfMemoryError:
+            except (OutOfMemoryError, StepRefusedError):
                 if not keeper.leave_pool(self):
                     raise
             if all_logits:

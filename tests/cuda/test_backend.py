@@ -178,7 +178,7 @@ def test_a_token_is_started_as_one_and_nothing_is_recorded_while_somebody_waits(
     backend = on_card(on_cpu(MODEL, weights="q8"), card=card, context=600)
     pool = backend.new_pool(KvGeometry.of(backend.spec, "int8"), 20)
     recorded = len(card.recordings)
-    assert recorded == 3, "for one split, two and four"
+    assert recorded == 2 * 3, "for one split, two and four, and pages of both forms"
     sequence = Sequence()
     while len(sequence.pages) < pages_for(600):
         page = pool.allocate()

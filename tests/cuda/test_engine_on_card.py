@@ -161,6 +161,15 @@ def test_no_memory_of_the_card_is_lost_to_what_happens_to_conversations(
     assert max(used) == used[0]
 
 
+def test_a_step_that_the_card_refuses_goes_on_on_the_cpu(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = load()
+    expected = answer(engine, list(range(80)), conversation="before").token_ids
+    monkeypatch.setattr("engine.cuda.step_plans.ALIGNMENT", 2**40)
+    last = answer(engine, list(range(80)))
+    assert last.token_ids == expected
+    assert [notice.code for notice in last.notices] == ["state-fallback"]
+
+
 def test_too_little_memory_is_told_and_the_cpu_computes(
     load: Load, make_card: Callable[..., EmulatedCard]
 ) -> None:

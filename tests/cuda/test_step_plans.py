@@ -1,0 +1,107 @@
+"""What was not prepared is refused, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulated_card import Counts, EmulatedCard, EmulatedCompiler
+
+from engine.checkpoints.model_folder import open_model
+from engine.cpu.backend import CpuBackend
+from engine.cuda.backend import PREFILL_ROWS, CudaBackend
+from engine.cuda.driver import Address, CardFaultError
+from engine.cuda.page_pool import CudaPagePool
+from engine.cuda.step_plans import StepPlans
+from engine.errors import StepRefusedError
+from engine.kv_geometry import KvGeometry
+
+MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
+
+
+@pytest.fixture
+def cpu() -> CpuBackend:
+    folder = open_model(MODEL)
+    try:
+        return CpuBackend.load(folder.spec, folder.parameters, folder.tensors, weights="q8")
+    finally:
+        folder.tensors.close()
+
+
+@pytest.fixture
+def backend(cpu: CpuBackend, card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[CudaBackend]:
+    backend = CudaBackend(cpu, card, card_compiler)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def pool(backend: CudaBackend) -> CudaPagePool:
+    return backend.new_pool(KvGeometry.of(backend.spec, "int8"), 8)
+
+
+def run(backend: CudaBackend, pool: CudaPagePool, rows: int, page: Address, **changes: Any) -> None:
+    values = {"geometry": pool.geometry, **changes}
+    hidden = torch.ones(rows, backend.spec.hidden_size)
+    backend._plans.run(hidden, 0, [page], values["geometry"], None)
+
+
+def refused(card: EmulatedCard, match: str, attempt: Any) -> None:
+    card.counts = Counts()
+    with pytest.raises(StepRefusedError, match=match):
+        attempt()
+    assert card.counts == Counts(), "nothing was asked of the card"
+
+
+def test_steps_for_which_nothing_was_prepared_are_refused(
+    backend: CudaBackend, pool: CudaPagePool, card: EmulatedCard
+) -> None:
+    page = pool.address(pool.allocate_one())
+    run(backend, pool, 3, page)
+    other = replace(pool.geometry, layers=pool.geometry.layers[:-1])
+    refused(card, "pages of this form", lambda: run(backend, pool, 3, page, geometry=other))
+    refused(card, f"1 to {PREFILL_ROWS} tokens", lambda: run(backend, pool, PREFILL_ROWS + 1, page))
+    refused(card, "1 to", lambda: run(backend, pool, 0, page))
+    refused(card, "multiple of 256", lambda: run(backend, pool, 3, Address(page + 64)))
+
+
+def test_a_plan_that_is_not_sealed_runs_nothing_and_one_that_is_prepares_nothing(
+    cpu: CpuBackend,
+    card: EmulatedCard,
+    card_compiler: EmulatedCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StepPlans, "seal", lambda plans: None)
+    backend = CudaBackend(cpu, card, card_compiler)
+    pool = backend.new_pool(KvGeometry.of(backend.spec, "int8"), 8)
+    page = pool.address(pool.allocate_one())
+    refused(card, "not finished", lambda: run(backend, pool, 3, page))
+    monkeypatch.undo()
+    backend._plans.seal()
+    run(backend, pool, 3, page)
+    with pytest.raises(AssertionError, match="nothing is prepared"):
+        backend._plans.prepare(backend.new_pool(pool.geometry, 1))
+    backend.close()
+
+
+def test_a_kernel_that_fails_while_it_is_prepared_ends_the_load(
+    cpu: CpuBackend, card: EmulatedCard, card_compiler: EmulatedCompiler
+) -> None:
+    card.fault_at_launch(7)
+    with pytest.raises(CardFaultError):
+        CudaBackend(cpu, card, card_compiler)
+
+
+def test_preparing_leaves_no_memory_behind(backend: CudaBackend, card: EmulatedCard) -> None:
+    used = card.used_bytes
+    for form in ("int8", "native"):
+        with torch.no_grad():
+            cache = backend.new_cache(form)  # type: ignore[arg-type]
+        backend.forward([1, 2, 3], cache)
+        cache.close()
+    assert backend.memory.num_bytes
+    assert card.used_bytes > used, "pages came only now"
