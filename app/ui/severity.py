@@ -27,6 +27,7 @@ _ERRORS = frozenset(
         "fault",
         "model-file",
         "out-of-memory",
+        "step-refused",
         "store-damaged",
         "store-failed",
         "store-locked",
