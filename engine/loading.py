@@ -129,19 +129,23 @@ def _load(
     backend, check_notices = _checked(backend, cpu, resolved.kv, cancel)
     if backend is cpu:
         resolved = replace(resolved, device="cpu")
-    keep_states = config.keep_states and model_identity(folder) == model  # else they changed meanwhile
-    states = open_states(
-        backend,
-        model=model if keep_states else "",
-        numerics=_numerics(resolved, ids),
-        kv=resolved.kv,
-        context=resolved.context,
-        slots=resolved.slots,
-        ram_budget=config.state_ram_budget,
-        disk_budget=config.state_disk_budget,
-        root=config.states_folder,
-        fallback=cpu,
-    )
+    try:
+        keep_states = config.keep_states and model_identity(folder) == model  # else they changed meanwhile
+        states = open_states(
+            backend,
+            model=model if keep_states else "",
+            numerics=_numerics(resolved, ids),
+            kv=resolved.kv,
+            context=resolved.context,
+            slots=resolved.slots,
+            ram_budget=config.state_ram_budget,
+            disk_budget=config.state_disk_budget,
+            root=config.states_folder,
+            fallback=cpu,
+        )
+    except BaseException:
+        backend.close()
+        raise
     device_notices = () if backend is cpu else backend.notices
     told = (
         *folder.notices,

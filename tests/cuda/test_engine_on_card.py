@@ -17,7 +17,7 @@ from engine.cpu import compiler
 from engine.cuda.availability import NoCard
 from engine.cuda.page_pool import CHUNK_BYTES
 from engine.engine import Engine
-from engine.errors import Cancelled, SettingError
+from engine.errors import Cancelled, ModelFileError, SettingError
 from engine.generation import Finished, GenerationRequest, SamplingParams
 from engine.kv_geometry import KvGeometry, pages_for
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
@@ -244,6 +244,18 @@ def test_a_cancelled_upload_leaves_nothing(load: Load, card: EmulatedCard) -> No
 
     with pytest.raises(Cancelled):
         load(card, on_progress=on_progress, cancel=cancel)
+    assert card.live == {}
+
+
+def test_a_load_that_fails_at_its_end_leaves_nothing_on_the_card(
+    load: Load, card: EmulatedCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise ModelFileError("The files are gone.")
+
+    monkeypatch.setattr("engine.loading.open_states", gone)
+    with pytest.raises(ModelFileError):
+        load(card)
     assert card.live == {}
 
 
