@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,14 @@ def test_the_kernels_become_machine_code_of_each_card_from_eight_on(capability: 
 @pytest.mark.parametrize("name", sorted(name for name in kernel_sources() if name.endswith(".cu")))
 def test_each_file_of_kernels_compiles_by_itself(name: str) -> None:
     assert NvrtcCompiler().compile(kernel_sources(), name, card=card(9, 0)).startswith(b"\x7fELF")
+
+
+@pytest.mark.usefixtures("_nvrtc")
+def test_what_a_block_stores_in_fours_lies_where_fours_may() -> None:
+    """The compiler would give an array of single numbers any multiple of 4."""
+    ptx = NvrtcCompiler().compile(kernel_sources(), MAIN, card=card(99, 0)).decode()
+    assert "st.shared.v4.f32" in ptx
+    assert set(re.findall(r"\.shared \.align (\d+) \.b8 \w*sums\[", ptx)) == {"16"}
 
 
 @pytest.mark.usefixtures("_nvrtc")

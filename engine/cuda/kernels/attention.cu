@@ -67,7 +67,7 @@ KESTREL_DEVICE void attend(const Attention& args) {
     __shared__ float query[WIDEST_KEY];
     __shared__ float weights[SPLIT];
     __shared__ float parts[SPLIT / WARP];
-    __shared__ float sums[4 * SPLIT];
+    __shared__ float4 sums[SPLIT];  // of that type, so that they lie where fours may be stored
     int width = args.layout.width, kv_heads = args.layout.heads, head = blockIdx.y;
     int64 position = args.step->first + args.first_row + blockIdx.z, start = (int64)blockIdx.x * SPLIT;
     int64 oldest = oldest_visible(args, position);
@@ -118,12 +118,12 @@ KESTREL_DEVICE void attend(const Attention& args) {
         sum.z = fmaf(weights[i], four.z, sum.z);
         sum.w = fmaf(weights[i], four.w, sum.w);
     }
-    if (subset < subsets) ((float4*)sums)[subset * quads + quad] = sum;
+    if (subset < subsets) sums[subset * quads + quad] = sum;
     __syncthreads();
     float* partial = partial_of(args, blockIdx.z, head, blockIdx.x);
     for (int i = threadIdx.x; i < width; i += SPLIT) {
         float all = 0.0f;
-        for (int j = 0; j < subsets; ++j) all += sums[j * width + i];
+        for (int j = 0; j < subsets; ++j) all += ((const float*)sums)[j * width + i];
         partial[i] = all;
     }
     if (threadIdx.x == 0) {
