@@ -170,7 +170,8 @@ class CudaBackend:
         assert isinstance(pool, CudaPagePool)
         assert ids, "there is nothing to run"
         assert len(sequence.pages) >= pages_for(sequence.length + len(ids)), "pages are missing"
-        if self._tables.reserve(sequence.length + len(ids)):  # all memory that it takes, before it begins
+        end = min(sequence.length + len(ids), self._context)  # what is behind it is refused with its step
+        if self._tables.reserve(end):  # all memory that it takes, before it begins
             self._plans.forget_recordings()
         logits: list[torch.Tensor] = []
         for start in range(0, len(ids), PREFILL_ROWS):

@@ -72,10 +72,11 @@ class StepPlans:
         page = pool.allocate_one()
         try:
             pages = [pool.address(page)]
-            hidden = torch.ones(_SEVERAL, self._spec.hidden_size)
+            rows = min(_SEVERAL, self._space.rows)  # a context may hold a single token
+            hidden = torch.ones(rows, self._spec.hidden_size)
             self._step.send(hidden, 0, pages)
-            self._launch_layers(pool.geometry, StepShape(_SEVERAL, 1), None)
-            self._launch_logits(first_row=0, rows=_SEVERAL)
+            self._launch_layers(pool.geometry, StepShape(rows, 1), None)
+            self._launch_logits(first_row=0, rows=rows)
             if self._records:
                 self._prepare_tokens(pool.geometry, hidden[:1], pages)
             self._driver.synchronize()
@@ -103,7 +104,7 @@ class StepPlans:
         Raises StepRefusedError before anything is written; Cancelled.
         """
         rows = len(hidden)
-        self._check(rows, pages, geometry)
+        self._check(first, rows, pages, geometry)
         self._step.send(hidden, first, pages)
         splits = splits_for(first + rows)
         if rows > 1:
@@ -124,7 +125,7 @@ class StepPlans:
             self._driver.download(as_bytes(found[start : start + count]), self._space.logits)
         return found
 
-    def _check(self, rows: int, pages: Sequence[Address], geometry: KvGeometry) -> None:
+    def _check(self, first: int, rows: int, pages: Sequence[Address], geometry: KvGeometry) -> None:
         why = ""
         if not self._sealed:
             why = "its plan is not finished"
@@ -132,6 +133,8 @@ class StepPlans:
             why = "pages of this form were not prepared for"
         elif not 0 < rows <= self._space.rows:
             why = f"a step takes 1 to {self._space.rows} tokens, and this one has {rows}"
+        elif first + rows > self._context:
+            why = f"it ends at token {first + rows:,}, and the context holds {self._context:,}"
         elif any(page % ALIGNMENT for page in pages):
             why = f"a page doesn't begin at a multiple of {ALIGNMENT} bytes"
         if why:

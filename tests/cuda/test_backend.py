@@ -18,7 +18,7 @@ from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
 from engine.cuda.backend import PREFILL_ROWS, CudaBackend, check_supported
 from engine.cuda.driver import CardFaultError, Recording
-from engine.errors import Cancelled, OutOfMemoryError, UnsupportedModelError
+from engine.errors import Cancelled, OutOfMemoryError, StepRefusedError, UnsupportedModelError
 from engine.kv_geometry import PAGE, KvGeometry, pages_for
 
 TINY_MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -122,6 +122,22 @@ def test_prompts_longer_than_a_step_and_than_a_split_have_the_same_bits(on_card:
     with closing(card.new_cache("int8")) as cache:
         card.forward(ids[:-1], cache)
         assert torch.equal(card.forward(ids[-1:], cache), whole[-1])
+
+
+@pytest.mark.parametrize("context", [1, 2, PAGE - 1, PAGE + 1])
+def test_a_short_context_is_used_to_its_last_token_and_no_further(context: int, on_card: OnCard) -> None:
+    """The last page has room for more tokens, but nothing else has."""
+    cpu = on_cpu(MODEL)
+    card = on_card(cpu, activations="float", context=context)
+    ids = some_ids(cpu, context)
+    with closing(card.new_cache("native")) as cache:
+        found = card.forward(ids, cache, all_logits=True)
+        assert relative(found, logits_of(cpu, ids, "native")) < 1e-5
+        if context > 1:
+            assert torch.equal(logits_of(card, ids[:1], "native"), found[:1])
+        with pytest.raises(StepRefusedError, match="the context holds"):
+            card.forward([1], cache)
+        assert cache.length == context
 
 
 def test_blocks_and_threads_in_any_order_give_the_same_bits(

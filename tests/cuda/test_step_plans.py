@@ -47,7 +47,7 @@ def pool(backend: CudaBackend) -> CudaPagePool:
 def run(backend: CudaBackend, pool: CudaPagePool, rows: int, page: Address, **changes: Any) -> None:
     values = {"geometry": pool.geometry, **changes}
     hidden = torch.ones(rows, backend.spec.hidden_size)
-    backend._plans.run(hidden, 0, [page], values["geometry"], None)
+    backend._plans.run(hidden, values.get("first", 0), [page], values["geometry"], None)
 
 
 def refused(card: EmulatedCard, match: str, attempt: Any) -> None:
@@ -66,6 +66,8 @@ def test_steps_for_which_nothing_was_prepared_are_refused(
     refused(card, "pages of this form", lambda: run(backend, pool, 3, page, geometry=other))
     refused(card, f"1 to {PREFILL_ROWS} tokens", lambda: run(backend, pool, PREFILL_ROWS + 1, page))
     refused(card, "1 to", lambda: run(backend, pool, 0, page))
+    last = backend.spec.context_length
+    refused(card, "the context holds", lambda: run(backend, pool, 3, page, first=last - 2))
     refused(card, "multiple of 256", lambda: run(backend, pool, 3, Address(page + 64)))
 
 
