@@ -17,7 +17,9 @@ _FLOAT_BYTES = 4
 
 
 class RopeTables:
-    """Of every way in which a model's layers rotate. They grow by doubling, before a step that needs it."""
+    """Of every way in which a model's layers rotate. They grow by doubling, before a step that needs it; past
+    half of the context, to all of it, so that the last growth doesn't find nearly all of them there.
+    """
 
     def __init__(self, memory: CardMemory, ropes: set[RopeSpec], *, context: int) -> None:
         self._memory = memory
@@ -25,7 +27,7 @@ class RopeTables:
         self._tables = {rope: RopeTable(rope) for rope in ropes}
         self._addresses: dict[RopeSpec, tuple[Address, Address]] = {}
         self._positions = 0
-        self.reserve(min(context, _FIRST_POSITIONS))
+        self._grow(min(context, _FIRST_POSITIONS))
 
     def reserve(self, positions: int) -> bool:
         """Have rows for that many. Whether they had to be moved for it. Raises OutOfMemoryError, and then
@@ -33,7 +35,13 @@ class RopeTables:
         """
         if positions <= self._positions:
             return False
-        count = min(self._context, max(positions, 2 * self._positions))
+        count = max(positions, 2 * self._positions)
+        if count > self._context // 2:
+            count = self._context
+        self._grow(count)
+        return True
+
+    def _grow(self, count: int) -> None:
         grown: dict[RopeSpec, tuple[Address, Address]] = {}
         try:
             for rope, table in self._tables.items():
@@ -50,14 +58,16 @@ class RopeTables:
         self._free(self._addresses)
         self._addresses = grown
         self._positions = count
-        return True
 
     @property
     def bytes_to_come(self) -> int:
-        """What they may take beside what they have: while they grow the last time, both are there."""
+        """What they may take beside what they have: while they grow the last time, both are there, the
+        smaller ones with rows for up to half of the context.
+        """
         if self._positions == self._context:
             return 0
-        return sum(2 * _FLOAT_BYTES * self._context * (rope.dim // 2) for rope in self._tables)
+        positions = self._context + max(0, self._context // 2 - self._positions)
+        return sum(2 * _FLOAT_BYTES * positions * (rope.dim // 2) for rope in self._tables)
 
     def of(self, rope: RopeSpec) -> tuple[Address, Address]:
         """Cosines and sines (positions, R / 2)."""
