@@ -237,9 +237,7 @@ class CudaBackend:
         )
 
     def _sealed_plans(self, kv: KvFormat) -> StepPlans:
-        """For pages of both forms, that of the conversations first; where each step has to bring weights
-        along, for that one alone.
-        """
+        """For pages of both forms, that of the conversations first: texts are scored with the other, too."""
         plans = StepPlans(
             self._driver,
             self.spec,
@@ -250,10 +248,10 @@ class CudaBackend:
             context=self._context,
         )
         forms: tuple[KvFormat, ...] = ("int8", "native")
-        for form in sorted(forms, key=lambda form: form != kv) if self.window is None else [kv]:
+        for form in sorted(forms, key=lambda form: form != kv):
             geometry = KvGeometry.of(self.spec, form)
             plans.prepare(CudaPagePool(geometry, 1, self._driver, self._chunks))
-        self._chunks.free_spare()
+            self._chunks.free_spare()
         plans.seal()
         return plans
 

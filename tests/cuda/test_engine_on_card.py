@@ -208,6 +208,14 @@ def test_a_window_by_hand_is_told_and_gives_the_same_words(load: Load) -> None:
     assert [check.name for check in checks if not check.ok] == []
 
 
+@pytest.mark.parametrize("kv", ["int8", "native"])
+def test_a_text_is_scored_on_the_card_with_all_layers_there_and_with_a_few(load: Load, kv: str) -> None:
+    ids = list(range(5, 60))
+    whole, some = (load(weights="q8", kv=kv, window=window).score(ids) for window in (0, 2))
+    assert whole == some
+    assert len(whole.logprobs) == len(ids) - 1
+
+
 def test_a_window_that_holds_the_whole_model_is_told_to_have_no_effect(load: Load) -> None:
     assert [code for code in codes(load(window=4)) if "window" in code] == ["window-unused"]
     assert not [code for code in codes(load()) if "window" in code]
