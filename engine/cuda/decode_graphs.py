@@ -38,15 +38,7 @@ class DecodeGraphs:
     def prepare(self, form: KvFormat, splits: int, launch: Launch) -> None:
         """Record everything for up to so many splits. form: of the pages. Raises CardLostError."""
         room = 1
-        while self.in_use:
-            try:
-                self._recording(form, room, launch)
-            except CardLostError:
-                raise
-            except CardFaultError as error:
-                self.refuse(error.message)
-            if room >= splits:
-                return
+        while self._recording(form, room, launch) is not None and room < splits:
             room *= 2
 
     @property
@@ -65,20 +57,27 @@ class DecodeGraphs:
         )
 
     def run(self, form: KvFormat, splits: int, launch: Launch) -> None:
-        """Start the step; records it first where nobody prepared it."""
+        """Start the step; records it first where nobody prepared it. Raises CardFaultError."""
         room = self.room_for(splits)
-        if self.in_use:
-            self._driver.replay(self._recording(form, room, launch))
-        else:
+        recording = self._recording(form, room, launch)
+        if recording is None:
             launch(room)
+        else:
+            self._driver.replay(recording)
 
     def forget(self) -> None:
         while self._recordings:
             _, recording = self._recordings.popitem()
             self._driver.discard(recording)
 
-    def _recording(self, form: KvFormat, room: int, launch: Launch) -> Recording:
+    def _recording(self, form: KvFormat, room: int, launch: Launch) -> Recording | None:
+        """None where the card records nothing. Raises CardLostError."""
         key = (form, room)
-        if key not in self._recordings:
-            self._recordings[key] = self._driver.record(lambda: launch(room))
-        return self._recordings[key]
+        if self.in_use and key not in self._recordings:
+            try:
+                self._recordings[key] = self._driver.record(lambda: launch(room))
+            except CardLostError:
+                raise
+            except CardFaultError as error:
+                self.refuse(error.message)
+        return self._recordings.get(key)

@@ -236,6 +236,32 @@ def test_where_recording_fails_kernels_are_started_one_by_one_and_that_is_told(
     assert torch.equal(torch.stack(rows), logits_of(sound, ids))
 
 
+class SoonRecordsNothing(EmulatedCard):
+    still = 4  # one split, two, and pages of both forms
+
+    def record(self, work: Callable[[], None]) -> Recording:
+        self.still -= 1
+        if self.still < 0:
+            raise CardFaultError("The driver records nothing any more.")
+        return super().record(work)
+
+
+def test_a_recording_that_is_refused_in_mid_answer_costs_time_alone(
+    on_card: OnCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer tables of rotation lie elsewhere, so that tokens are recorded anew."""
+    monkeypatch.setattr("engine.cuda.rope_tables._FIRST_POSITIONS", 12)
+    cpu, card = on_cpu(MODEL, weights="q8"), SoonRecordsNothing()
+    backend = on_card(cpu, card=card, context=300)
+    assert backend.notices == ()
+    ids = some_ids(cpu, 20)
+    with closing(backend.new_cache("int8")) as cache:
+        rows = [backend.forward([token], cache) for token in ids]
+    assert torch.equal(torch.stack(rows), logits_of(backend, ids))
+    assert [notice.code for notice in backend.notices] == ["card-recording-refused"]
+    assert card.recordings == []
+
+
 def test_a_cancelled_step_leaves_the_sequence_as_it_was(on_card: OnCard) -> None:
     backend = on_card(on_cpu(MODEL, weights="q8"))
     ids, cancel = some_ids(backend, 20), threading.Event()
