@@ -23,6 +23,7 @@ from engine.errors import Cancelled, StepRefusedError
 from engine.kv_geometry import KvGeometry
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
+from engine.wording import format_tokens
 
 _SEVERAL = 2  # tokens: a prompt of any length is launched as one of two is
 
@@ -132,7 +133,7 @@ class StepPlans:
         elif geometry not in self._geometries:
             why = "pages of this form were not prepared for"
         elif not 0 < rows <= self._space.rows:
-            why = f"a step takes 1 to {self._space.rows} tokens, and this one has {rows}"
+            why = f"it has {format_tokens(rows)}, and one may have 1 to {self._space.rows}"
         elif first + rows > self._context:
             why = f"it ends at token {first + rows:,}, and the context holds {self._context:,}"
         elif any(page % ALIGNMENT for page in pages):

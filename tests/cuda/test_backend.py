@@ -278,19 +278,24 @@ def test_a_cancelled_step_leaves_the_sequence_as_it_was(on_card: OnCard) -> None
 def test_no_memory_at_any_place_leaves_nothing_behind(
     make_card: Callable[..., EmulatedCard], on_card: OnCard
 ) -> None:
-    """Each allocation of a load fails in turn; the next try works."""
+    """Each allocation of a load fails in turn; the next try works, at once where spare memory is freed."""
     cpu = on_cpu(MODEL, weights="q8")
     card = make_card()
     backend = on_card(cpu, card=card)
     count = card.counts.allocations
     backend.close()
+    loaded = 0
     for number in range(1, count + 1):
         card = make_card()
         card.fail_allocation(number)
-        with pytest.raises(OutOfMemoryError):
-            on_card(cpu, card=card)
-        assert card.live == {}
-        assert logits_of(on_card(cpu, card=card), [1, 2, 3]).isfinite().all()
+        try:
+            backend = on_card(cpu, card=card)
+            loaded += 1
+        except OutOfMemoryError:
+            assert card.live == {}
+            backend = on_card(cpu, card=card)
+        assert logits_of(backend, [1, 2, 3]).isfinite().all()
+    assert loaded <= 1
 
 
 def test_a_budget_is_kept_to(make_card: Callable[..., EmulatedCard], on_card: OnCard) -> None:

@@ -64,7 +64,7 @@ def test_steps_for_which_nothing_was_prepared_are_refused(
     run(backend, pool, 3, page)
     other = replace(pool.geometry, layers=pool.geometry.layers[:-1])
     refused(card, "pages of this form", lambda: run(backend, pool, 3, page, geometry=other))
-    refused(card, f"1 to {PREFILL_ROWS} tokens", lambda: run(backend, pool, PREFILL_ROWS + 1, page))
+    refused(card, f"may have 1 to {PREFILL_ROWS}", lambda: run(backend, pool, PREFILL_ROWS + 1, page))
     refused(card, "1 to", lambda: run(backend, pool, 0, page))
     last = backend.spec.context_length
     refused(card, "the context holds", lambda: run(backend, pool, 3, page, first=last - 2))

@@ -12,10 +12,17 @@ import torch
 from engine.cpu import memory
 from engine.cpu.memory import failed_allocations_told
 from engine.errors import OutOfMemoryError
+from engine.weights import mapped_files
 from engine.weights.mapped_files import map_of
 from engine.weights.weight_file import WeightFile
 
 GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests' models may still be there."""
+    monkeypatch.setattr(mapped_files, "_sizes", {})
 
 
 @pytest.fixture
