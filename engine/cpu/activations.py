@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 
 from engine.config import Activations
+from engine.cpu.code_scales import code_scales
 from engine.weights.strips import BLOCK
 
-_LARGEST_CODE = 127
 _LOW_STEPS = 254  # of the low plane in one of the high one
 
 
@@ -21,10 +21,7 @@ def rounded(x: torch.Tensor, form: Activations) -> torch.Tensor:
     if form == "float":
         return x
     grouped = torch.unflatten(x, -1, (-1, BLOCK))
-    scales = grouped.abs().amax(-1, keepdim=True) / _LARGEST_CODE
-    scales = torch.where(scales >= torch.finfo(torch.float32).tiny, scales, 0.0)
-    scales = torch.where(grouped.isfinite().all(-1, keepdim=True), scales, torch.nan)
-    quotients = torch.where(scales > 0, grouped / scales, 0.0)
+    quotients, scales = code_scales(grouped)
     high = quotients.round()
     if form == "int8":
         return (high * scales).flatten(-2)

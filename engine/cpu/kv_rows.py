@@ -7,20 +7,18 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.cpu.code_scales import code_scales
 from engine.cpu.kv_kernels import AppendTask, WidenTask, kv_kernels
 from engine.cpu.page_pool import CpuPagePool
-from engine.kv_geometry import LARGEST_CODE, PAGE
+from engine.kv_geometry import PAGE
 
 _SERIAL_NUMBERS = 2**14  # a team would not make fewer quicker
 
 
 def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x (..., D) float32 -> codes (..., D) int8 and scales (...) float32."""
-    scales = x.abs().amax(-1) / LARGEST_CODE
-    scales = torch.where(scales >= torch.finfo(torch.float32).tiny, scales, 0.0)
-    scales = torch.where(x.isfinite().all(-1), scales, torch.nan)
-    quotients = torch.where(scales[..., None] > 0, x / scales[..., None], 0.0)
-    return quotients.round_().to(torch.int8), scales
+    quotients, scales = code_scales(x)
+    return quotients.round_().to(torch.int8), scales[..., 0]
 
 
 def write_rows(pool: CpuPagePool, page: int, layer: int, *, first: int, kv: torch.Tensor) -> None:
