@@ -257,15 +257,17 @@ class EngineLoop:
 
 def _forget_files(folder: Path | None, conversation_id: str) -> tuple[Notice, ...]:
     """Imported here, as `load_engine` does it."""
-    from engine.states.kv_folder import default_root, forget_conversation
+    from engine.default_folders import states_folder
+    from engine.states.kv_folder import forget_conversation
 
-    return forget_conversation(folder or default_root(), conversation_id)
+    return forget_conversation(folder or states_folder(), conversation_id)
 
 
 def _forget_all_files(folder: Path | None) -> tuple[Notice, ...]:
-    from engine.states.kv_folder import default_root, forget_all
+    from engine.default_folders import states_folder
+    from engine.states.kv_folder import forget_all
 
-    return forget_all(folder or default_root())
+    return forget_all(folder or states_folder())
 
 
 BEGIN_ANEW = (

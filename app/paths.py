@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-APP_NAME = "kestrel-chat"
+from engine.default_folders import APP_NAME
 
 
 @dataclass(frozen=True)

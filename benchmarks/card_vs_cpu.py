@@ -30,11 +30,12 @@ import torch
 from engine.backend import Backend
 from engine.calibration_text import calibration_text
 from engine.checkpoints.model_folder import ModelFolder, open_model
-from engine.code_cache import CodeCache, default_root
+from engine.code_cache import CodeCache
 from engine.cpu.backend import CpuBackend
 from engine.cuda.availability import NoCard, find_card, open_card
 from engine.cuda.backend import CudaBackend
 from engine.cuda.nvrtc_compiler import NvrtcCompiler
+from engine.default_folders import code_folder
 from engine.runtime import default_threads, prepare_runtime
 from engine.tokenizers.tokenizer import load_tokenizer
 
@@ -82,7 +83,7 @@ def compare(path: Path, weights: Any, activations: Any, kv: Any) -> dict[str, An
     finally:
         folder.tensors.close()
     card = CudaBackend(
-        cpu, open_card(), NvrtcCompiler(cache=CodeCache(default_root())), activations=activations
+        cpu, open_card(), NvrtcCompiler(cache=CodeCache(code_folder())), activations=activations
     )
     try:
         return measured(card, cpu, kv)

@@ -46,12 +46,13 @@ def load_on_card(
 
     Has to be called by the thread that is going to use it.
     """
-    from engine.code_cache import CodeCache, default_root
+    from engine.code_cache import CodeCache
     from engine.cuda.availability import open_card
     from engine.cuda.backend import CudaBackend
     from engine.cuda.nvrtc_compiler import NvrtcCompiler
+    from engine.default_folders import code_folder
 
-    compiler = NvrtcCompiler(cache=CodeCache(default_root()))
+    compiler = NvrtcCompiler(cache=CodeCache(code_folder()))
     try:
         driver = open_card()
         try:

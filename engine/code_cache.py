@@ -28,14 +28,6 @@ LIMIT_BYTES = 64 * 2**20  # a kernel has some 20 KB, and some of them stay behin
 _FILE_NAME = re.compile(r"[0-9a-f]{40}\.code")
 _PART_NAME = re.compile(r"[0-9a-f]{40}\.[0-9a-f]{12}\.part")
 _DIGEST_BYTES = 32
-_APP_NAME = "kestrel-chat"
-
-
-def default_root() -> Path:
-    """The folder for code in the person's cache folder."""
-    import platformdirs
-
-    return platformdirs.user_cache_path(_APP_NAME, appauthor=False) / "kernels"
 
 
 class CodeCache:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from engine.backend import Backend
 from engine.cpu.memory import RESERVE_BYTES, available_bytes
+from engine.default_folders import states_folder
 from engine.errors import DeviceFaultError
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.notices import Notice
 from engine.states.kv_file import KvKey
-from engine.states.kv_folder import KvFolder, default_root
+from engine.states.kv_folder import KvFolder
 from engine.states.pages import PageLedger
 from engine.states.state import Home
 from engine.states.store import StateStore
@@ -59,7 +60,7 @@ def open_states(
     key = KvKey(model, numerics, geometry)
     folder = None
     if model:
-        folder = KvFolder(root or default_root(), key, context=context, limit_bytes=disk_budget)
+        folder = KvFolder(root or states_folder(), key, context=context, limit_bytes=disk_budget)
     return StateStore(
         new_home(backend, slots),
         slots=slots,

@@ -25,6 +25,7 @@ from engine.cpu.compiler import begin_compiling
 from engine.cpu.memory import RESERVE_BYTES, available_bytes, check_weights_fit
 from engine.cuda.availability import NoCard
 from engine.cuda.driver import CardInfo
+from engine.default_folders import strips_folder
 from engine.errors import Cancelled, ComputeFaultError, DeviceFaultError, OutOfMemoryError
 from engine.kv_geometry import KvFormat
 from engine.model_summary import ModelSummary
@@ -39,7 +40,7 @@ from engine.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from engine.weights.packing import has_native_strips
 from engine.weights.quantise import QUANTISER_VERSION
 from engine.weights.sizes import MatrixCounts, weight_bytes
-from engine.weights.strip_cache import StripCache, default_root
+from engine.weights.strip_cache import StripCache
 from engine.weights.strip_file import StripKey
 from engine.weights.strip_shelf import StripShelf
 
@@ -278,7 +279,7 @@ def _shelf(
         quantiser_version=QUANTISER_VERSION,
         calibration=_digest(calibration_ids),
     )
-    return StripShelf(StripCache(default_root()), key, lambda: model_identity(folder))
+    return StripShelf(StripCache(strips_folder()), key, lambda: model_identity(folder))
 
 
 def _numerics(config: ResolvedConfig, calibration_ids: Sequence[int]) -> str:

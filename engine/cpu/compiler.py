@@ -7,7 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from engine.code_cache import CodeCache, default_root
+from engine.code_cache import CodeCache
+from engine.default_folders import code_folder
 from engine.runtime import await_libraries
 
 _PIPELINE = 1  # raised with every change of how a text is made into code
@@ -44,7 +45,7 @@ def _compiled_once(text: str) -> Any | None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-        return compiled_for(text, cpu, features, cache=CodeCache(default_root()))
+        return compiled_for(text, cpu, features, cache=CodeCache(code_folder()))
     except RuntimeError:  # an LLVM that is too old for the text, or a system that lets no memory be code
         return None
 

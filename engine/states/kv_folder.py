@@ -51,14 +51,6 @@ LIMIT_FRACTION = 0.1  # of the disk
 _NAME_DIGITS = 24  # of each half of a file's name
 _FILE_NAME = re.compile(r"[0-9a-f]{24}-[0-9a-f]{24}\.safetensors")
 _PART_NAME = re.compile(r"[0-9a-f]{24}-[0-9a-f]{24}\.[0-9a-f]{12}\.part")
-_APP_NAME = "kestrel-chat"
-
-
-def default_root() -> Path:
-    """The folder for states in the person's data folder."""
-    import platformdirs
-
-    return platformdirs.user_data_path(_APP_NAME, appauthor=False) / "states"
 
 
 def default_limit(root: Path) -> int:

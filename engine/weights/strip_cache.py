@@ -48,14 +48,6 @@ LIMIT_FRACTION = 0.2  # of the disk
 _OPEN_TRIES = 3  # of a file that other processes keep replacing; then the strips are made
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.safetensors")
 _PART_NAME = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{12}\.part")
-_APP_NAME = "kestrel-chat"
-
-
-def default_root() -> Path:
-    """The folder for strips in the person's cache folder."""
-    import platformdirs
-
-    return platformdirs.user_cache_path(_APP_NAME, appauthor=False) / "strips"
 
 
 def default_limit(root: Path) -> int:

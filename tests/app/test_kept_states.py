@@ -16,10 +16,11 @@ from app.controller import ChatController
 from app.conversations import ConversationStore
 from app.paths import AppPaths
 from app.settings import load_settings
+from engine.default_folders import states_folder
 from engine.generation import SlotInfo
 from engine.kv_geometry import KvGeometry
 from engine.states.kv_file import KvKey
-from engine.states.kv_folder import KvFolder, default_limit, default_root, forget_all_but, used_bytes
+from engine.states.kv_folder import KvFolder, default_limit, forget_all_but, used_bytes
 
 NAMES = ("a", "b", "c")
 
@@ -237,5 +238,4 @@ def test_a_program_with_files_of_its_own_keeps_these_there_too(
     load(qtbot, controller, FIRST)
     assert script.configs[-1].states_folder == app_paths.states_folder
     assert app_paths.data_folder in app_paths.states_folder.parents
-    assert AppPaths.default().states_folder == default_root()
-    assert not default_root().exists()
+    assert not states_folder().exists()

@@ -18,12 +18,13 @@ from app.context_policy import ContextPolicy
 from app.threads import running_threads
 from app.worker import EngineWorker
 from engine.config import EngineConfig
+from engine.default_folders import states_folder
 from engine.errors import Cancelled, ModelFileError, OutOfMemoryError
 from engine.generation import SlotInfo
 from engine.kv_geometry import KvGeometry
 from engine.progress import LoadProgress, LoadStage
 from engine.states.kv_file import KvKey
-from engine.states.kv_folder import KvFolder, default_root
+from engine.states.kv_folder import KvFolder
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_a_look_says_anew_what_is_taken_and_changes_nothing(qtbot, worker, scrip
 
 
 def test_a_chat_that_is_deleted_without_a_model_leaves_no_file(qtbot, worker, script, record) -> None:
-    root = default_root()
+    root = states_folder()
     key = KvKey("model", "native", KvGeometry("int8", ((1, 4),)))
     folder = KvFolder(root, key, context=64)
     pages = [torch.zeros(key.geometry.page_bytes, dtype=torch.uint8)]
@@ -213,7 +214,7 @@ def test_a_chat_that_is_deleted_without_a_model_leaves_no_file(qtbot, worker, sc
 
 
 def test_a_file_of_a_deleted_chat_that_cannot_be_removed_is_told(qtbot, worker) -> None:
-    folder = KvFolder(default_root(), KvKey("model", "native", KvGeometry("int8", ((1, 4),))), context=64)
+    folder = KvFolder(states_folder(), KvKey("model", "native", KvGeometry("int8", ((1, 4),))), context=64)
     folder.path("chat").mkdir(parents=True)  # a folder can't be removed as a file
     with qtbot.waitSignal(worker.notice_raised) as told:
         worker.forget("chat")

@@ -13,10 +13,11 @@ from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.conversation_states import default_ram_budget
 from engine.cpu.memory import RESERVE_BYTES
+from engine.default_folders import states_folder
 from engine.engine import Engine
 from engine.errors import Cancelled
 from engine.generation import GenerationRequest
-from engine.states.kv_folder import default_root, used_bytes
+from engine.states.kv_folder import used_bytes
 from engine.states.kv_writer import pending_bytes
 from engine.weights.part_file import PartFile
 
@@ -70,7 +71,7 @@ def test_chats_that_leave_the_pool_go_where_the_budgets_let_them(
     talk(engine)
     left = dict.fromkeys(CHATS[:-1], first_chats) if first_chats else {}
     assert places(engine) == {**left, CHATS[-1]: "pool"}
-    assert (used_bytes(default_root()) > 0) == (first_chats == "disk")
+    assert (used_bytes(states_folder()) > 0) == (first_chats == "disk")
 
 
 @pytest.mark.parametrize(("disk", "num_left"), [(PLENTY, 3), (0, 0)])
@@ -79,7 +80,7 @@ def test_what_the_next_start_finds_is_what_the_disk_may_hold(load: Load, disk: i
     talk(engine)
     engine.close()
     assert engine.late_notices(wait=True) == ()
-    assert len(list(default_root().glob("*.safetensors"))) == num_left
+    assert len(list(states_folder().glob("*.safetensors"))) == num_left
     assert len(places(load(state_disk_budget=disk))) == num_left
 
 
@@ -90,7 +91,7 @@ def test_other_budgets_hold_at_once(load: Load) -> None:
     engine.late_notices(wait=True)
     assert places(engine) == {"a": "disk", "b": "disk", "c": "pool"}
     engine.limit_states(ram_budget=0, disk_budget=0)
-    assert used_bytes(default_root()) == 0
+    assert used_bytes(states_folder()) == 0
     talk(engine)
     assert places(engine) == {"c": "pool"}
     engine.limit_states(ram_budget=None, disk_budget=None)
@@ -189,5 +190,5 @@ def test_the_files_lie_where_they_are_to(load: Load, tmp_path: Path) -> None:
     engine.close()
     engine.late_notices(wait=True)
     assert used_bytes(tmp_path / "states") > 0
-    assert not default_root().exists()
+    assert not states_folder().exists()
     assert set(places(load(states_folder=tmp_path / "states"))) == set(CHATS)

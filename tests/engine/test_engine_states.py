@@ -16,11 +16,11 @@ from model_files import TINY_MODELS, copy_model, edit_json
 
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
+from engine.default_folders import states_folder
 from engine.engine import Engine
 from engine.errors import ContextFullError, ModelUnloadedError
 from engine.generation import Finished, FinishReason, GenerationRequest, Prefilled, ReuseReason
 from engine.kv_geometry import PAGE
-from engine.states.kv_folder import default_root
 from engine.states.prefixes import common_prefix
 from engine.states.state import as_ids
 from engine.templates.chat_template import ChatMessage
@@ -171,7 +171,7 @@ class TestReasons:
         answer(first, "chat", TEXT[:200])
         first.close()
         first.late_notices(wait=True)
-        [path] = default_root().iterdir()
+        [path] = states_folder().iterdir()
         data = bytearray(path.read_bytes())
         data[-100_000] ^= 1
         path.write_bytes(data)
@@ -320,7 +320,7 @@ class TestShortcuts:
         assert engine.slot_table() == ()
         engine.close()
         assert engine.late_notices(wait=True) == ()
-        assert not default_root().exists()
+        assert not states_folder().exists()
 
 
 @EVERY_MODEL

@@ -29,11 +29,11 @@ from quantised_folders import (
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig, WeightFormat
 from engine.cpu.backend import CpuBackend
+from engine.default_folders import strips_folder
 from engine.engine import Engine
 from engine.errors import EngineError, ModelFileError
 from engine.inspection import inspect_model
 from engine.weights.sizes import MatrixCounts
-from engine.weights.strip_cache import default_root
 
 EXACT = 1e-4  # sums in another order; logits of these models are below 10
 HEAD_TOO = (
@@ -418,7 +418,7 @@ def test_only_what_had_to_be_packed_is_kept_for_the_next_load(engine: Engine, tm
     assert again.score(IDS) == engine.score(IDS)
     again.close()
     engine.close()
-    [path] = default_root().glob("*.safetensors")
+    [path] = strips_folder().glob("*.safetensors")
     kept = {name for name in read_tensors(path) if "/" in name}
     assert kept == {"head/codes", "head/scales"}
 
@@ -426,4 +426,4 @@ def test_only_what_had_to_be_packed_is_kept_for_the_next_load(engine: Engine, tm
 def test_nothing_is_kept_where_nothing_had_to_be_packed(tmp_path: Path) -> None:
     folder, _ = make_folder("tiny-qwen2", tmp_path, packed(kept=HEAD_TOO))
     Engine.load(open_model(folder), EngineConfig(device="cpu")).close()
-    assert list(default_root().glob("*")) == []
+    assert list(strips_folder().glob("*")) == []

@@ -17,10 +17,10 @@ from engine.__main__ import main
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cpu import strip_weights
+from engine.default_folders import strips_folder
 from engine.engine import Engine
 from engine.generation import Finished, GenerationRequest
 from engine.weights import part_file
-from engine.weights.strip_cache import default_root
 
 IDS = list(range(3, 60))
 MODELS = ["tiny-qwen3", "tiny-qwen3moe-mix"]  # tied, dense; untied, with experts and a router
@@ -53,7 +53,7 @@ def codes(engine: Engine) -> list[str]:
 
 
 def kept_file() -> Path:
-    [path] = default_root().glob("*.safetensors")
+    [path] = strips_folder().glob("*.safetensors")
     return path
 
 
@@ -78,7 +78,7 @@ def test_each_precision_is_kept_by_itself(quantised: list[str]) -> None:
     load("tiny-qwen3", "q4")
     assert len(quantised) == 2 * made
     load("tiny-qwen3", "native")
-    assert len(list(default_root().glob("*.safetensors"))) == 2
+    assert len(list(strips_folder().glob("*.safetensors"))) == 2
 
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.99], ids="{:.0%}".format)
@@ -98,8 +98,8 @@ def test_damaged_file_is_told_and_made_again(place: float, quantised: list[str])
 
 
 def test_folder_that_can_not_be_written_is_told_and_the_model_loads() -> None:
-    default_root().parent.mkdir(parents=True, exist_ok=True)
-    default_root().write_text("a file where the folder should be")
+    strips_folder().parent.mkdir(parents=True, exist_ok=True)
+    strips_folder().write_text("a file where the folder should be")
     engine = load("tiny-qwen3", "q8")
     assert "strips-not-kept" in codes(engine)
     assert engine.score(IDS).n == len(IDS) - 1
@@ -141,7 +141,7 @@ def test_disk_that_is_full_behind_the_load_is_told_with_the_next_answer_and_once
     engine._shelf.wait()
     assert told() == ["strips-not-kept"]
     assert told() == []
-    assert list(default_root().iterdir()) == []
+    assert list(strips_folder().iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["generate", "score"])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from engine import durability
 from engine.weights import part_file, strip_cache
-from engine.weights.strip_cache import MAX_LIMIT_BYTES, StripCache, default_limit, default_root
+from engine.weights.strip_cache import MAX_LIMIT_BYTES, StripCache, default_limit
 from engine.weights.strip_file import StripFile, StripFileError, StripKey
 from engine.weights.strips import Strip
 
@@ -481,11 +481,6 @@ def test_the_default_limit_is_a_fifth_of_the_disk_at_most(
     total = 10**12
     assert default_limit(missing) == MAX_LIMIT_BYTES == 50 * 10**9
     assert seen == [missing, missing.parent, tmp_path] * 2
-
-
-def test_the_folder_is_in_the_persons_cache(user_folders: Path) -> None:
-    assert default_root().name == "strips"
-    assert user_folders in default_root().parents
 
 
 # --- several at once
