@@ -1,4 +1,4 @@
-"""Many tokens and operations on conversations, and what they leave of the card's memory. Needs an NVIDIA card.
+"""Many tokens and operations on conversations, and what they leave of the card's memory. Needs a card.
 
     python benchmarks/card_endurance.py MODEL [--weights q4] [--tokens 10000] [--operations 500]
 
