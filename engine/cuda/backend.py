@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import collections.abc
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 from weakref import WeakSet
 
 import torch
 
 from engine.backend import Cache, PagePool, Sequence
-from engine.cpu.backend import CpuBackend
+from engine.cpu.model import ModelWeights
 from engine.cuda.cache import CudaCache
 from engine.cuda.chunks import ChunkStore
 from engine.cuda.counted_driver import CountedDriver
@@ -25,12 +27,13 @@ from engine.cuda.layers import (
     Activations,
     LayerRunner,
 )
+from engine.cuda.matrices import Uploader
 from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import CHUNK_BYTES, CudaPagePool
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
 from engine.cuda.step_plans import StepPlans
-from engine.cuda.weights import Rest, upload_weights
+from engine.cuda.weights import CardWeights, Rest, upload_weights
 from engine.cuda.workspace import Workspace
 from engine.errors import UnsupportedModelError
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
@@ -38,12 +41,30 @@ from engine.metrics import CardSpace, MemoryUse, Work
 from engine.models.spec import ModelSpec, MoeSpec
 from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
-from engine.weights.sizes import weights_in_words
+from engine.weights.sizes import MatrixCounts, weights_in_words
 
 PREFILL_ROWS = 256  # of a step at most
 SHORT_TOKENS = 4096  # of a conversation that weights leave room for in any case
 _WIDEST_HEAD, _HEAD_UNIT = 512, 4  # see kernels/attention.cu
 _MOST_EXPERTS, _MOST_CHOSEN = 1024, 64  # see kernels/experts.cu
+
+
+class HostModel(Protocol):
+    """What a model on the card is made of: a `CpuBackend`, or mere shapes (`random_weights.py`)."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+    @property
+    def weights(self) -> ModelWeights: ...
+    @property
+    def counts(self) -> MatrixCounts | None: ...
+
+
+UploaderFor = Callable[[CardMemory, KernelSet], Uploader]
+
+
+def _from_host(memory: CardMemory, _: KernelSet) -> Uploader:
+    return Uploader(memory)
 
 
 def check_supported(spec: ModelSpec) -> None:
@@ -71,7 +92,7 @@ class CudaBackend:
 
     def __init__(
         self,
-        cpu: CpuBackend,
+        cpu: HostModel,
         driver: CardDriver,
         compiler: KernelCompiler,
         *,
@@ -82,11 +103,13 @@ class CudaBackend:
         kv: KvFormat = "int8",
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
+        uploader: UploaderFor = _from_host,
     ) -> None:
         """Everything that a token needs: kernels compiled, weights uploaded, memory taken. From then on the
         driver is the backend's. window: layers whose weights are on the card at a time; 0: all, or as many as
-        there is room for beside pages of the format `kv`. Raises UnsupportedModelError, OutOfMemoryError,
-        CardFaultError, Cancelled; nothing is held then, and the driver is still the caller's.
+        there is room for beside pages of the format `kv`. uploader: of what stays on the card. Raises
+        UnsupportedModelError, OutOfMemoryError, CardFaultError, Cancelled; nothing is held then, and the
+        driver is still the caller's.
         """
         check_supported(cpu.spec)
         self.cpu = cpu
@@ -106,6 +129,7 @@ class CudaBackend:
                 rest=self._rest(kv),
                 on_progress=on_progress,
                 cancel=cancel,
+                uploader=uploader(self.memory, self.kernels),
             )
             self._plans = self._sealed_plans(kv)
         except BaseException:
@@ -126,6 +150,10 @@ class CudaBackend:
     @property
     def weight_bytes(self) -> int:
         return self._weights.num_bytes
+
+    @property
+    def weights(self) -> CardWeights:
+        return self._weights
 
     @property
     def window(self) -> int | None:

@@ -52,11 +52,11 @@ def upload_weights(
     rest: Rest,
     on_progress: ProgressCallback,
     cancel: threading.Event | None,
+    uploader: Uploader,
 ) -> CardWeights:
-    """window: layers at a time; 0: as many as there is room for. Raises OutOfMemoryError,
-    UnsupportedModelError, CardFaultError, Cancelled.
+    """window: layers at a time; 0: as many as there is room for. uploader: puts what stays into `memory`.
+    Raises OutOfMemoryError, UnsupportedModelError, CardFaultError, Cancelled.
     """
-    uploader = Uploader(memory)
     images = layer_images(weights, uploader)
     final_norm = uploader.tensor(weights.final_norm.float())
     head = uploader.linear([weights.head])
