@@ -6,23 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.cuda.arguments import (
-    Activation,
-    Attention,
-    Mixture,
-    Norm,
-    PageLayout,
-    Product,
-    Rotary,
-    Route,
-    Swiglu,
-)
+from engine.cuda.arguments import Activation, Mixture, Norm, Product, Route, Swiglu
+from engine.cuda.attention import AttentionRunner, StepShape
 from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
-from engine.cuda.workspace import SPLIT, Rows, Workspace
+from engine.cuda.workspace import Rows, Workspace
 from engine.kv_geometry import KvGeometry
 from engine.models.spec import AttentionSpec, MoeSpec
 
@@ -62,21 +53,6 @@ class DeviceLayer:
     intermediate_size: int
 
 
-@dataclass(frozen=True)
-class StepShape:
-    """What of a step its launches depend on. rows: its tokens. splits: of attention, enough for the last of
-    them (`splits_for`); where there are more, nothing happens in these.
-    """
-
-    rows: int
-    splits: int
-
-
-def splits_for(length: int) -> int:
-    """How many splits the first `length` tokens are in."""
-    return -(-length // SPLIT)
-
-
 class LayerRunner:
     """Launches layers of one model. Nothing here waits for the card."""
 
@@ -93,7 +69,7 @@ class LayerRunner:
         self._kernels = kernels
         self._space = workspace
         self._step = step
-        self._tables = tables
+        self._attention_runner = AttentionRunner(kernels, workspace, step, tables, norm_eps=norm_eps)
         self._form = activations
         self._planes = PLANES[activations]
         self._eps = norm_eps
@@ -119,49 +95,9 @@ class LayerRunner:
         spec, space, rows = layer.attention, self._space, shape.rows
         x = self._norm(self._step.hidden, layer.attention_norm, [layer.qkv], rows)
         self._product(layer.qkv, x, space.qkv, rows=rows)
-        layout = PageLayout(
-            offset=geometry.layer_offsets[index], heads=spec.num_kv_heads, width=spec.head_dim
-        )
-        suffix = "codes" if geometry.format == "int8" else "numbers"
-        cosines, sines = self._tables.of(spec.rope)
-        rotary = Rotary(
-            step=self._step.step_of(shape.rows),
-            qkv=space.qkv,
-            norm=layer.qk_norm,
-            cosines=cosines,
-            sines=sines,
-            layout=layout,
-            query_heads=spec.num_heads,
-            rotated=spec.rope.dim,
-            eps=self._eps,
-        )
-        heads = spec.num_heads + 2 * spec.num_kv_heads
-        self._kernels.launch(f"rotate_and_keep_{suffix}", rotary, grid=(rows, heads, 1))
         attended = self._rows_for(space.attended, spec.q_dim, [layer.output])
-        self._attend(f"attend_{suffix}", spec, layout, attended, shape)
+        self._attention_runner.run(spec, layer.qk_norm, index, geometry=geometry, shape=shape, out=attended)
         self._product(layer.output, attended, self._step.hidden, rows=rows, adds=True)
-
-    def _attend(
-        self, kernel: str, spec: AttentionSpec, layout: PageLayout, out: Activation, shape: StepShape
-    ) -> None:
-        """As many rows at a time as the workspace has room for."""
-        at_once = self._space.partial_rows(spec, shape.splits)
-        for first_row in range(0, shape.rows, at_once):
-            rows = min(at_once, shape.rows - first_row)
-            arguments = Attention(
-                step=self._step.step_of(shape.rows),
-                qkv=self._space.qkv,
-                partials=self._space.partials,
-                out=out,
-                layout=layout,
-                query_heads=spec.num_heads,
-                window=spec.window or 0,
-                first_row=first_row,
-                splits=shape.splits,
-                scale=spec.scale,
-            )
-            self._kernels.launch(kernel, arguments, grid=(shape.splits, spec.num_heads, rows))
-            self._kernels.launch("combine_splits", arguments, grid=(rows, 1, 1))
 
     def _dense(self, layer: DeviceLayer, dense: DeviceDense, rows: int) -> None:
         space = self._space

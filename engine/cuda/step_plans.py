@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.cuda.attention import StepShape, splits_for
 from engine.cuda.decode_graphs import DecodeGraphs
 from engine.cuda.driver import Address, CardDriver, as_bytes
-from engine.cuda.layers import LayerRunner, StepShape, splits_for
+from engine.cuda.layers import LayerRunner
 from engine.cuda.page_pool import ALIGNMENT, CudaPagePool
 from engine.cuda.step import StepBuffer
 from engine.cuda.weights import CardWeights
