@@ -20,7 +20,6 @@ from engine.cpu.moe import MoeWeights
 from engine.cpu.ops import rms_norm
 from engine.cpu.page_pool import CpuPagePool
 from engine.cpu.paged_attention import DecodeStep, PrefillStep, Step
-from engine.cpu.paged_cache import PagedCache
 from engine.cpu.row_trial import RowShapes, try_rows
 from engine.cpu.strip_weights import load_strips
 from engine.cpu.weights import load_parameters
@@ -29,6 +28,7 @@ from engine.kv_geometry import PAGE, KvFormat, KvGeometry, pages_for
 from engine.metrics import MemoryUse, Work
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
+from engine.paged_cache import PagedCache
 from engine.progress import ProgressCallback, no_progress
 from engine.weights.packing import has_native_strips
 from engine.weights.sizes import MatrixCounts, weights_in_words
@@ -145,8 +145,8 @@ class CpuBackend:
         return logits.clone()
 
     def new_cache(self, kv_format: KvFormat = "native") -> PagedCache:
-        kv_kernels(kv_format)
-        return PagedCache(KvGeometry.of(self.spec, kv_format), max_length=self.spec.context_length)
+        geometry = KvGeometry.of(self.spec, kv_format)
+        return PagedCache(self.new_pool(geometry, pages_for(self.spec.context_length)))
 
     def forward(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.cpu.memory import failed_allocations_told, has_room_for
+from engine.cpu.memory import check_available, failed_allocations_told, has_room_for, out_of_memory
 from engine.kv_geometry import PAGE, KvGeometry
 
 
@@ -40,6 +40,21 @@ class CpuPagePool:
             return page
         self._pages.append(data)
         return len(self._pages) - 1
+
+    def allocate_several(self, count: int, what: str) -> list[int]:
+        """See `engine.paged_cache.OwnPool`."""
+        assert self.num_pages + count <= self.capacity
+        num_bytes = count * self.geometry.page_bytes
+        check_available(num_bytes, what)  # before the first page is taken, not with the last one
+        pages: list[int] = []
+        while len(pages) < count:
+            page = self.allocate()
+            if page is None:
+                for each in pages:
+                    self.free(each)
+                raise out_of_memory(num_bytes, what)
+            pages.append(page)
+        return pages
 
     def free(self, page: int) -> None:
         self.bytes_of(page)  # it is there

@@ -73,6 +73,21 @@ class CudaPagePool:
             )
         return page
 
+    def allocate_several(self, count: int, what: str) -> list[int]:
+        """See `engine.paged_cache.OwnPool`."""
+        pages: list[int] = []
+        while len(pages) < count:
+            page = self.allocate()
+            if page is None:
+                for each in pages:
+                    self.free(each)
+                raise OutOfMemoryError(
+                    f"{what} doesn't fit into the card's memory.",
+                    "Close other programs that use the card, or set a shorter context.",
+                )
+            pages.append(page)
+        return pages
+
     def free(self, page: int) -> None:
         self._in_use.remove(page)
         number = page // self._pages_a_chunk

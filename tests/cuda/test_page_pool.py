@@ -14,6 +14,7 @@ from engine.cuda.chunks import ChunkStore
 from engine.cuda.driver import CardLostError
 from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import CudaPagePool
+from engine.errors import OutOfMemoryError
 from engine.kv_geometry import KvGeometry
 
 GEOMETRY = KvGeometry("int8", ((2, 16), (1, 8)))
@@ -149,3 +150,13 @@ def test_a_lost_card_is_told(make_card: Callable[..., EmulatedCard]) -> None:
     setting.card.lose()
     with pytest.raises(CardLostError):
         pool.read(page)
+
+
+def test_several_pages_are_had_or_none(card: EmulatedCard) -> None:
+    setting = Setting(card)
+    pool = setting.pool(5)
+    assert len(set(pool.allocate_several(3, "A cache"))) == 3
+    with pytest.raises(OutOfMemoryError, match=r"^A cache doesn't fit into the card's memory"):
+        pool.allocate_several(3, "A cache")
+    assert pool.num_pages == 3
+    setting.memory.free_all()

@@ -17,10 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import PREFILL_BLOCK, CpuBackend
-from engine.cpu.paged_cache import PagedCache
+from engine.cpu.page_pool import CpuPagePool
 from engine.errors import Cancelled
 from engine.kv_geometry import PAGE
 from engine.models.spec import Parameter
+from engine.paged_cache import PagedCache
 
 LoadBackend = Callable[[str], CpuBackend]
 SomeIds = Callable[[int], list[int]]
@@ -214,4 +215,5 @@ def test_caches_are_of_this_backends_kind(load_backend: LoadBackend) -> None:
     cache = load_backend("tiny-qwen2").new_cache()
     assert isinstance(cache, PagedCache)
     assert cache.length == 0
-    assert cache.num_bytes == 0
+    assert isinstance(cache.pool, CpuPagePool)
+    assert cache.pool.num_pages == 0

@@ -8,7 +8,6 @@ import torch
 
 from engine.cpu import memory, page_pool
 from engine.cpu.page_pool import CpuPagePool
-from engine.cpu.paged_cache import PagedCache
 from engine.errors import OutOfMemoryError
 from engine.kv_geometry import KvGeometry
 
@@ -108,25 +107,19 @@ def test_pages_are_aligned_so_that_scales_can_be_read() -> None:
     assert all(address % mmap.PAGESIZE == 0 for address in addresses)
 
 
-class TestCache:
-    def test_it_grows_by_pages_and_forgets_without_freeing(self) -> None:
-        cache = PagedCache(GEOMETRY, max_length=1000)
-        assert cache.num_bytes == 0
-        for length, pages in [(1, 1), (64, 1), (65, 2), (3, 2), (200, 4)]:
-            cache.reserve(length)
-            assert cache.num_bytes == pages * GEOMETRY.page_bytes
-            cache.sequence.length = length
-        cache.truncate(10)
-        assert cache.length == 10
-        assert cache.num_bytes == 4 * GEOMETRY.page_bytes
+def test_several_pages_are_had_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the memory that was there at first goes away meanwhile."""
+    pool = CpuPagePool(GEOMETRY, 20)
+    assert len(set(pool.allocate_several(5, "A cache"))) == 5
+    monkeypatch.setattr(page_pool, "has_room_for", lambda _: pool.num_pages < 10)
+    with pytest.raises(OutOfMemoryError, match=r"^A cache needs \d+ MiB"):
+        pool.allocate_several(6, "A cache")
+    assert pool.num_pages == 5
 
-    def test_a_refusal_names_what_is_missing_and_changes_nothing(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        cache = PagedCache(GEOMETRY, max_length=10**7)
-        cache.reserve(5)
-        before = cache.num_bytes
-        monkeypatch.setattr(memory, "available_bytes", lambda: memory.RESERVE_BYTES + 3 * 2**20)
-        with pytest.raises(OutOfMemoryError, match=r"1,000,000 tokens needs \d+ MiB.* 3 MiB"):
-            cache.reserve(10**6)
-        assert cache.num_bytes == before
+
+def test_many_pages_are_refused_before_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = CpuPagePool(GEOMETRY, 10**6)
+    monkeypatch.setattr(memory, "available_bytes", lambda: memory.RESERVE_BYTES + 3 * 2**20)
+    monkeypatch.setattr(pool, "allocate", lambda: pytest.fail("it is known that this can't be had"))
+    with pytest.raises(OutOfMemoryError, match=r"^A cache needs \d+ MiB.* 3 MiB"):
+        pool.allocate_several(10**5, "A cache")
