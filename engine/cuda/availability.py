@@ -1,7 +1,7 @@
 """Whether there is a card that the engine can compute on, and if not, why, and what to do about it.
 
-Asking makes no context, imports neither torch nor PyCUDA, and takes some tens of milliseconds where there is
-a driver.
+Asking makes no context and imports neither torch nor PyCUDA. The first time, the driver may take some tenths
+of a second; later ones are quick, and see what has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -108,8 +108,16 @@ def _find() -> _Found | NoCard:
     return found if isinstance(found, NoCard) else _missing_package(version) or found
 
 
+_in_vain: threading.Thread | None = None  # asked a driver that hangs; maybe it still does
+
+
 def _answers(library: NvidiaLibrary) -> bool:
-    """Raises NvidiaError. A driver that hangs would hang this thread too, so another one asks."""
+    """Raises NvidiaError. A driver that hangs would hang this thread too, so another one asks; as long as
+    that has no answer, nobody waits again.
+    """
+    global _in_vain
+    if _in_vain is not None and _in_vain.is_alive():
+        return False
     errors: list[NvidiaError] = []
 
     def ask() -> None:
@@ -123,7 +131,8 @@ def _answers(library: NvidiaLibrary) -> bool:
     thread.join(_PATIENCE_SECONDS)
     if errors:
         raise errors[0]
-    return not thread.is_alive()
+    _in_vain = thread if thread.is_alive() else None
+    return _in_vain is None
 
 
 def _first_that_will_do(library: NvidiaLibrary, version: tuple[int, int]) -> _Found | NoCard:

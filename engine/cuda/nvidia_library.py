@@ -137,8 +137,21 @@ class NvidiaLibrary:
         return f"{words.value.decode('utf-8', 'replace').rstrip('.')} ({code})"
 
 
+_known_version: str | None = None
+
+
 def driver_version() -> str | None:
-    """The version by which its maker numbers the driver, "580.95.05"; None where NVML doesn't say."""
+    """The version by which its maker numbers the driver, "580.95.05"; None where NVML doesn't say.
+
+    NVML looks at every card before it says anything, which takes some tenths of a second. A process keeps the
+    driver's libraries that it once has, so one answer holds for as long as it runs.
+    """
+    global _known_version
+    _known_version = _known_version or _ask_version()
+    return _known_version
+
+
+def _ask_version() -> str | None:
     name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
     try:
         library = ctypes.CDLL(name)

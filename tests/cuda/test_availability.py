@@ -211,9 +211,16 @@ def test_a_driver_that_hangs_does_not_hang_the_program(monkeypatch: pytest.Monke
     monkeypatch.setattr(availability, "_PATIENCE_SECONDS", 0.01)
     try:
         found = no_card(monkeypatch, Hanging())
+        waiting = [each for each in threading.enumerate() if each.name == "ask-nvidia-driver"]
+        monkeypatch.setattr(availability, "_PATIENCE_SECONDS", 1000)  # the one that is there has had its time
+        again = no_card(monkeypatch, Hanging())
+        assert [each for each in threading.enumerate() if each.name == "ask-nvidia-driver"] == waiting
     finally:
         woken.set()
-    assert found.code == "card-driver-silent"
+    assert found.code == again.code == "card-driver-silent"
+    for thread in waiting:
+        thread.join()
+    assert isinstance(find_card(), CardInfo), "it has come to itself"
 
 
 def test_opening_without_a_card_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,5 +265,49 @@ def test_a_missing_library_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr(nvidia_library, "_known_version", None)
     assert nvidia_library.load_nvidia_library() is None
     assert nvidia_library.driver_version() is None
+
+
+class FakeNvml:
+    def __init__(self, version: bytes | None) -> None:
+        self.version = version
+        self.num_asked = 0
+
+    def nvmlInit_v2(self) -> int:
+        self.num_asked += 1
+        return 0 if self.version else 9
+
+    def nvmlSystemGetDriverVersion(self, text: Any, size: ctypes.c_uint) -> int:
+        text.value = self.version
+        return 0
+
+    def nvmlShutdown(self) -> None:
+        pass
+
+
+def test_nvml_is_asked_until_it_has_said_the_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wakes every card of the computer to say it, at each inspection of a model that would be."""
+    nvml = FakeNvml(None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
+    monkeypatch.setattr(nvidia_library, "_known_version", None)
+    assert nvidia_library.driver_version() is None
+    nvml.version = b"580.95.05"
+    assert [nvidia_library.driver_version() for _ in range(3)] == ["580.95.05"] * 3
+    assert nvml.num_asked == 2
+
+
+def test_a_card_that_comes_or_goes_is_noticed_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeLibcuda(init=100)
+    assert no_card(monkeypatch, library).code == "card-missing"
+    library.init = 0
+    found = find_card()
+    assert isinstance(found, CardInfo)
+    assert found.name == "Card"
+    library.cards = ((b"Another", 9, 0, 2**33),)
+    again = find_card()
+    assert isinstance(again, CardInfo)
+    assert again.name == "Another"
+    library.cards = ()
+    assert no_card(monkeypatch, library).code == "card-missing"
