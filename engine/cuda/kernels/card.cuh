@@ -43,6 +43,48 @@ KESTREL_DEVICE uint4 load_streaming(const void* address) {
     return value;
 }
 
+// C += A B, by all lanes of a warp together. A: 16 rows of 32 signed bytes; B: 32 rows of 8; exact, sums wrap. Lane
+// 4 r + q has of A's rows r (a[0], a[2]) and r + 8 (a[1], a[3]) bytes 4 q and after (a[0], a[1]) and 16 + 4 q and after
+// (a[2], a[3]), of B's column r the same bytes (b[0], b[1]), and of C columns 2 q and 2 q + 1 in row r (c[0], c[1]) and
+// in row r + 8 (c[2], c[3]).
+KESTREL_DEVICE void mma_s8(int32* c, const uint32* a, const uint32* b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 16 bytes of global memory to shared memory, some time before `wait_copies` returns for the group that they are in.
+// Both addresses are multiples of 16. Other threads see the bytes behind a barrier after that.
+KESTREL_DEVICE void copy_async16(void* shared, const void* global) {
+    uint32 target = (uint32)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(target), "l"(global) : "memory");
+}
+
+// This thread's copies since the last time are a group.
+KESTREL_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+
+// Waits until no more than the last N of this thread's groups may be on their way.
+template <int N>
+KESTREL_DEVICE void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
+// Until all that the kernels before have written is there. Where the launch doesn't say that a kernel may begin while
+// the one before still runs, and on cards that can't do that, it is so from the start.
+KESTREL_DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
+// The next kernel may begin, up to its own `wait_for_previous`, once every block has come here or ended.
+KESTREL_DEVICE void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
 // The block's shared memory whose size the launch says; its address is a multiple of 16.
 KESTREL_DEVICE unsigned char* dynamic_shared() {
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];

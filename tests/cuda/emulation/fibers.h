@@ -35,7 +35,17 @@ static const unsigned char GUARD[2] = {0xfb, 0xff};   // the same, and another o
 
 static const char* const NAMES[] = {
     "", "__syncthreads", "__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync", "__shfl_down_sync",
-    "__ballot_sync", "__any_sync", "__all_sync"};
+    "__ballot_sync", "__any_sync", "__all_sync", "mma_s8"};
+
+struct Copy {  // 16 bytes that are on their way
+    void* target;
+    const void* source;
+};
+
+struct Copies {  // of one thread
+    std::vector<Copy> pending;    // the oldest first
+    std::vector<size_t> groups;   // where each ends
+};
 
 struct Fiber : Seat {
     void* stack_pointer;
@@ -44,8 +54,9 @@ struct Fiber : Seat {
     Place place;
     uint32_t mask;     // lanes that it waits for, itself among them
     uint32_t source;   // the lane whose value it wants
-    uint64_t value;    // that it brings
+    uint64_t value;    // that it brings, or where it is
     uint64_t result;
+    Together together;
 };
 
 struct Launch {
@@ -70,6 +81,7 @@ struct Worker : View {
     unsigned num_stacks, num_free;
     int free_stacks[MOST_THREADS];
     sigjmp_buf on_fault;
+    Copies* copies;  // of each thread
     Fiber fibers[MOST_THREADS];
 };
 static_assert(sizeof(Worker) <= FIBERS_BYTES, "a worker's data end where its stacks begin");
@@ -275,6 +287,13 @@ inline void release_warp(Worker* w, unsigned warp, uint32_t mask) {
             );
         if (fiber.value) votes |= 1u << fiber.lane;
     }
+    if (first.waits == MMA_S8) {
+        if (lanes != 0xffffffffu)
+            fail(text("%s needs all lanes, and %08x have come, at ", NAMES[first.waits], lanes) + text(first.place));
+        void* all[LANES];
+        for (unsigned lane = 0; lane < LANES; ++lane) all[lane] = (void*)fibers[lane].value;
+        first.together(all);
+    }
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
         Fiber& fiber = fibers[lowest(rest)];
         switch (fiber.waits) {
@@ -305,6 +324,35 @@ uint64_t wait_for_lanes(Operation operation, uint32_t mask, uint64_t value, uint
     release_warp(w, fiber->warp, mask);
     wait(w);
     return fiber->result;
+}
+
+void do_together(Operation operation, Together what, void* mine, Place place) {
+    current(worker())->together = what;
+    wait_for_lanes(operation, 0xffffffffu, (uint64_t)mine, 0, place);
+}
+
+// --- copies that arrive late ------------------------------------------------------------------------------------------
+
+inline Copies& copies_of_thread() { return worker()->copies[current(worker())->thread.x]; }
+
+void start_copy(void* target, const void* source) {
+    if (((uintptr_t)target | (uintptr_t)source) % 16) fail("misaligned address of a copy of 16 bytes");
+    copies_of_thread().pending.push_back({target, source});
+}
+
+void commit_copies() {
+    Copies& copies = copies_of_thread();
+    copies.groups.push_back(copies.pending.size());
+}
+
+void finish_copies(unsigned groups_left) {
+    Copies& copies = copies_of_thread();
+    if (copies.groups.size() <= groups_left) return;
+    size_t done = copies.groups.size() - groups_left, end = copies.groups[done - 1];
+    for (size_t i = 0; i < end; ++i) memcpy(copies.pending[i].target, copies.pending[i].source, 16);
+    copies.pending.erase(copies.pending.begin(), copies.pending.begin() + end);
+    copies.groups.erase(copies.groups.begin(), copies.groups.begin() + done);
+    for (size_t& group : copies.groups) group -= end;
 }
 
 // A thread returned. Those that wait need not wait for it.
@@ -379,6 +427,8 @@ inline void run_block(Worker* w, uint64_t number) {
         fiber.lane = i % LANES;
         fiber.waits = NONE;
         fiber.stack = -1;
+        w->copies[i].pending.clear();
+        w->copies[i].groups.clear();
     }
     Fiber* first = next_ready(w, 0, 0);
     w->current = first;

@@ -109,6 +109,41 @@ inline int __all_sync(unsigned mask, int predicate, KESTREL_PLACE) {
     return (int)kestrel_exchange(kestrel_machine::ALL, mask, predicate != 0, 0, file, line);
 }
 
+struct KestrelTile {  // what one lane has of a product of tiles
+    int* c;
+    const unsigned *a, *b;
+};
+
+// Lane 4 r + q has bytes 4 q and after, and 16 + 4 q and after, of rows r and r + 8 of A and of column r of B.
+inline void kestrel_multiply_tiles(void* const lanes[32]) {
+    signed char a[16][32], b[8][32];
+    for (int lane = 0; lane < 32; ++lane) {
+        const KestrelTile& tile = *(const KestrelTile*)lanes[lane];
+        int row = lane / 4, column = lane % 4 * 4;
+        for (int half = 0; half < 2; ++half) {
+            memcpy(&a[row][16 * half + column], &tile.a[2 * half], 4);
+            memcpy(&a[row + 8][16 * half + column], &tile.a[2 * half + 1], 4);
+            memcpy(&b[row][16 * half + column], &tile.b[half], 4);
+        }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        const KestrelTile& tile = *(const KestrelTile*)lanes[lane];
+        for (int i = 0; i < 4; ++i) {
+            const signed char *row = a[lane / 4 + i / 2 * 8], *column = b[lane % 4 * 2 + i % 2];
+            int sum = 0;
+            for (int k = 0; k < 32; ++k) sum += row[k] * column[k];
+            tile.c[i] = (int)((unsigned)tile.c[i] + (unsigned)sum);  // it wraps
+        }
+    }
+}
+
+inline void mma_s8(int* c, const unsigned* a, const unsigned* b, KESTREL_PLACE) {
+    KestrelTile mine = {c, a, b};
+    kestrel_fence();
+    kestrel_machine::do_together(kestrel_machine::MMA_S8, kestrel_multiply_tiles, &mine, {file, line});
+    kestrel_fence();
+}
+
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
@@ -120,6 +155,22 @@ template <typename T>
 inline T __ldg(const T* address) { return *address; }
 
 inline uint4 load_streaming(const void* address) { return *(const uint4*)address; }
+
+inline void copy_async16(void* shared, const void* global) {
+    *(volatile uint4*)shared;  // of addresses that can't be, here and not later
+    kestrel_machine::start_copy(shared, global);
+}
+inline void commit_copies() { kestrel_machine::commit_copies(); }
+template <int N>
+inline void wait_copies() {
+    kestrel_fence();
+    kestrel_machine::finish_copies(N);
+    kestrel_fence();
+}
+
+// Kernels follow one another.
+inline void wait_for_previous() {}
+inline void let_next_start() {}
 
 inline int atomicAdd(int* address, int value) { return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST); }
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
@@ -141,6 +192,10 @@ inline T kestrel_change(T* address, Change change) {
 
 inline float atomicAdd(float* address, float value) {
     return kestrel_change(address, [value](float before) { return before + value; });
+}
+// Up to `last`, then from 0 again.
+inline unsigned atomicInc(unsigned* address, unsigned last) {
+    return kestrel_change(address, [last](unsigned before) { return before >= last ? 0 : before + 1; });
 }
 template <typename T>
 inline T atomicMax(T* address, T value) {

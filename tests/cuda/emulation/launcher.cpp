@@ -31,6 +31,7 @@ inline Worker* new_worker() {
     if (aligned > start) munmap(start, aligned - start);
     munmap(aligned + REGION, start + bytes - aligned - REGION);
     Worker* worker = new (aligned) Worker();
+    worker->copies = new Copies[MOST_THREADS];
     worker->dynamic = (unsigned char*)aligned_alloc(256, (MOST_SHARED + SHARED_GUARD + 255) / 256 * 256);
     return worker;
 }

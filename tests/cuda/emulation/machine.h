@@ -11,7 +11,7 @@ struct Triple {
     unsigned x, y, z;
 };
 
-enum Operation { NONE, SYNCTHREADS, SYNCWARP, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, SHUFFLE_DOWN, BALLOT, ANY, ALL };
+enum Operation { NONE, SYNCTHREADS, SYNCWARP, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, SHUFFLE_DOWN, BALLOT, ANY, ALL, MMA_S8 };
 
 struct Place {  // in the kernel's text
     const char* file;
@@ -40,6 +40,17 @@ void wait_for_block(Place place);
 
 // What the operation gives to this lane, once all of `mask` have come. source: the lane whose value it wants.
 uint64_t wait_for_lanes(Operation operation, uint32_t mask, uint64_t value, uint32_t source, Place place);
+
+// What a warp does as one, on what each of its lanes points at.
+typedef void (*Together)(void* const lanes[32]);
+
+// Once all 32 lanes have come, `what` is done.
+void do_together(Operation operation, Together what, void* mine, Place place);
+
+// 16 bytes that arrive as late as they may: when `finish_copies` leaves fewer groups on their way.
+void start_copy(void* target, const void* source);
+void commit_copies();
+void finish_copies(unsigned groups_left);
 
 struct Kernel {
     const char* name;
