@@ -95,3 +95,19 @@ class Route(ctypes.Structure):
 
 class Mixture(ctypes.Structure):
     _fields_ = _fields(y=_POINTER, weights=_POINTER, hidden=_POINTER, width=_INT, chosen=_INT)
+
+
+class Fill(ctypes.Structure):
+    _fields_ = _fields(
+        target=_POINTER,
+        count=_LONG,
+        seed=ctypes.c_uint64,
+        pattern=ctypes.c_uint32,
+        bound=_FLOAT,
+        form=_INT,
+        padding=_INT,
+    )
+
+
+class Reading(ctypes.Structure):
+    _fields_ = _fields(source=_POINTER, found=_POINTER, count=_LONG)

@@ -29,6 +29,8 @@ THREADS = {
     "combine_splits": 256,
     "route": 32,
     "mix_experts": 256,
+    "fill_memory": 256,
+    "read_memory": 512,
     **dict.fromkeys(PRODUCT_NAMES, 256),
 }
 

@@ -3,4 +3,5 @@
 #include "experts.cu"
 #include "norm.cu"
 #include "product.cu"
+#include "random.cu"
 #include "rotary.cu"
