@@ -17,6 +17,8 @@ from engine.config import EngineConfig
 from engine.cpu.memory import RESERVE_BYTES, available_bytes
 from engine.cuda.availability import NoCard, find_card
 from engine.cuda.driver import CardInfo
+from engine.cuda.page_pool import cache_bytes
+from engine.kv_geometry import KvGeometry, pages_for
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.resolution import most_of_card, room_for_weights
@@ -160,7 +162,8 @@ def _fits(
 ) -> Mapping[str, Fit]:
     """Weights, a cache of the length that was asked for (or a usual one), and what others need."""
     context = min(config.context or USUAL_CONTEXT, spec.context_length)
-    cache = context * (kv_bytes_per_token_native if config.kv == "native" else kv_bytes_per_token)(spec)
+    geometry = KvGeometry.of(spec, "native" if config.kv == "native" else "int8")
+    cache = context * geometry.token_bytes
 
     def fit(available: int, room: int) -> Fit:
         return Fit(available, context, native=size.native <= room, q8=size.q8 <= room, q4=size.q4 <= room)
@@ -169,5 +172,7 @@ def _fits(
     fits = {"ram": fit(ram, ram - RESERVE_BYTES - cache)}
     if isinstance(card, CardInfo):
         most = most_of_card(card, config.vram_budget)
-        fits["vram"] = fit(most, min(room_for_weights(card, config.vram_budget), most - cache))
+        pages = pages_for(context)
+        on_card = cache_bytes(geometry, pages, capacity=pages)
+        fits["vram"] = fit(most, min(room_for_weights(card, config.vram_budget), most - on_card))
     return fits

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.cuda.chunks import ChunkStore
 from engine.cuda.driver import Address, CardDriver, as_bytes
+from engine.cuda.memory import taken_bytes
 from engine.errors import OutOfMemoryError
 from engine.kv_geometry import KvGeometry
 
@@ -16,6 +19,33 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 8 * 2**20  # taken at a time: a page of a small model is less than the card's unit of 2 MB
 ALIGNMENT = 256
+
+
+def cache_bytes(geometry: KvGeometry, num_pages: int, *, capacity: int | None = None) -> int:
+    """What a pool takes of the card at most while it holds so many pages, whole units of its memory and the
+    pages of a chunk that nobody has yet included. capacity: of the pool; None: any.
+    """
+    if not num_pages:
+        return 0
+    chunk = _Chunk.of(geometry, sys.maxsize if capacity is None else capacity)
+    return -(-num_pages // chunk.num_pages) * taken_bytes(chunk.num_bytes)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """What is taken at a time: pages, a stride apart."""
+
+    num_pages: int
+    stride: int
+
+    @classmethod
+    def of(cls, geometry: KvGeometry, capacity: int) -> _Chunk:
+        stride = -(-geometry.page_bytes // ALIGNMENT) * ALIGNMENT
+        return cls(max(1, min(capacity, CHUNK_BYTES // stride)), stride)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_pages * self.stride
 
 
 class CudaPagePool:
@@ -28,12 +58,11 @@ class CudaPagePool:
         self._capacity = capacity
         self._driver = driver
         self._chunks = chunks
-        self._stride = -(-geometry.page_bytes // ALIGNMENT) * ALIGNMENT
-        self._pages_a_chunk = max(1, min(capacity, CHUNK_BYTES // self._stride))
-        self._held: dict[int, Address] = {}  # chunks by number; page p is in chunk p // pages_a_chunk
+        self._chunk = _Chunk.of(geometry, capacity)
+        self._held: dict[int, Address] = {}  # chunks by number, of pages one after the other
         self._free: dict[int, list[int]] = {}  # pages of those that have some
         self._in_use: set[int] = set()
-        weakref.finalize(self, _give_all, chunks, self._chunk_bytes, self._held)
+        weakref.finalize(self, _give_all, chunks, self._chunk.num_bytes, self._held)
 
     @property
     def geometry(self) -> KvGeometry:
@@ -90,12 +119,12 @@ class CudaPagePool:
 
     def free(self, page: int) -> None:
         self._in_use.remove(page)
-        number = page // self._pages_a_chunk
+        number = page // self._chunk.num_pages
         pages = self._free.setdefault(number, [])
         pages.append(page)
-        if len(pages) == self._pages_a_chunk:
+        if len(pages) == self._chunk.num_pages:
             del self._free[number]
-            self._chunks.give(self._chunk_bytes, [self._held.pop(number)])
+            self._chunks.give(self._chunk.num_bytes, [self._held.pop(number)])
 
     def copy(self, source: int, target: int) -> None:
         self._driver.copy(self.address(target), self.address(source), self._geometry.page_bytes)
@@ -120,21 +149,17 @@ class CudaPagePool:
     def address(self, page: int) -> Address:
         """Where the page begins on the card."""
         assert page in self._in_use
-        number, index = divmod(page, self._pages_a_chunk)
-        return Address(self._held[number] + index * self._stride)
+        number, index = divmod(page, self._chunk.num_pages)
+        return Address(self._held[number] + index * self._chunk.stride)
 
     def addresses(self, pages: Sequence[int]) -> list[Address]:
         return [self.address(page) for page in pages]
 
-    @property
-    def _chunk_bytes(self) -> int:
-        return self._pages_a_chunk * self._stride
-
     def _take_chunk(self) -> None:
         number = next(index for index in range(len(self._held) + 1) if index not in self._held)
-        self._held[number] = self._chunks.take(self._chunk_bytes)
-        first = number * self._pages_a_chunk
-        self._free[number] = list(reversed(range(first, first + self._pages_a_chunk)))
+        self._held[number] = self._chunks.take(self._chunk.num_bytes)
+        first = number * self._chunk.num_pages
+        self._free[number] = list(reversed(range(first, first + self._chunk.num_pages)))
 
 
 def _give_all(chunks: ChunkStore, num_bytes: int, held: dict[int, Address]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from engine.cpu.rope import RopeTable
 from engine.cuda.driver import Address, as_bytes
-from engine.cuda.memory import CardMemory, Use
+from engine.cuda.memory import CardMemory, Use, taken_bytes
 from engine.models.spec import RopeSpec
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class RopeTables:
 
     @property
     def bytes_to_come(self) -> int:
-        """What they may take beside what they have: while they grow the last time, both are there, the
-        smaller ones with rows for up to half of the context.
+        """What they may take of the card beside what they have: while they grow the last time, both are
+        there, the smaller ones with rows for up to half of the context.
         """
         if self._positions == self._context:
             return 0
-        positions = self._context + max(0, self._context // 2 - self._positions)
-        return sum(2 * _FLOAT_BYTES * positions * (rope.dim // 2) for rope in self._tables)
+        before = max(self._positions, self._context // 2)
+        return self._taken(self._context) + self._taken(before) - self._taken(self._positions)
 
     def of(self, rope: RopeSpec) -> tuple[Address, Address]:
         """Cosines and sines (positions, R / 2)."""
@@ -76,6 +76,10 @@ class RopeTables:
     def free(self) -> None:
         self._free(self._addresses)
         self._addresses = {}
+
+    def _taken(self, positions: int) -> int:
+        """By cosines and sines."""
+        return sum(2 * taken_bytes(_FLOAT_BYTES * positions * (rope.dim // 2)) for rope in self._tables)
 
     def _upload(self, rows: torch.Tensor) -> Address:
         address = self._memory.allocate(rows.nbytes, Use.WORKSPACE)

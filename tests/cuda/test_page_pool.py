@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.cuda.chunks import ChunkStore
-from engine.cuda.driver import CardLostError
-from engine.cuda.memory import CardMemory, Use
-from engine.cuda.page_pool import CudaPagePool
+from engine.cuda.driver import Address, CardLostError
+from engine.cuda.memory import CardMemory, Use, taken_bytes
+from engine.cuda.page_pool import CudaPagePool, cache_bytes
 from engine.errors import OutOfMemoryError
-from engine.kv_geometry import KvGeometry
+from engine.kv_geometry import KvFormat, KvGeometry
 
 GEOMETRY = KvGeometry("int8", ((2, 16), (1, 8)))
 
@@ -160,3 +160,44 @@ def test_several_pages_are_had_or_none(card: EmulatedCard) -> None:
         pool.allocate_several(3, "A cache")
     assert pool.num_pages == 3
     setting.memory.free_all()
+
+
+class Counted:
+    """A driver that has memory without end, and knows what was asked of it."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def allocate(self, num_bytes: int) -> Address:
+        self.sizes.append(num_bytes)
+        return Address(1 + sum(self.sizes))
+
+    def fill(self, address: Address, value: int, num_bytes: int) -> None:
+        pass
+
+
+@given(
+    layers=st.integers(1, 40),
+    heads=st.integers(1, 16),
+    num_pages=st.integers(1, 60),
+    spare=st.integers(0, 60),
+    form=st.sampled_from(["int8", "native"]),
+)
+def test_no_pool_takes_more_of_the_card_than_was_told(
+    layers: int, heads: int, num_pages: int, spare: int, form: KvFormat
+) -> None:
+    """The card gives memory in units of 2 MB: of a page with 8.1 MB it takes 10."""
+    geometry = KvGeometry(form, ((heads, 64),) * layers)
+    driver = Counted()
+    memory = CardMemory(driver)  # type: ignore[arg-type]
+    pool = CudaPagePool(geometry, num_pages + spare, driver, ChunkStore(memory))  # type: ignore[arg-type]
+    for _ in range(num_pages):
+        assert pool.allocate() is not None
+    taken = sum(map(taken_bytes, driver.sizes))
+    assert taken == cache_bytes(geometry, num_pages, capacity=num_pages + spare)
+    assert taken <= cache_bytes(geometry, num_pages)
+    assert taken >= num_pages * geometry.page_bytes
+
+
+def test_a_pool_without_pages_takes_nothing() -> None:
+    assert cache_bytes(GEOMETRY, 0) == 0

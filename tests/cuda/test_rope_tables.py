@@ -10,7 +10,7 @@ from emulated_card import EmulatedCard
 
 from engine.cpu.rope import RopeTable
 from engine.cuda.driver import Address, as_bytes
-from engine.cuda.memory import CardMemory, Use
+from engine.cuda.memory import CardMemory, Use, taken_bytes
 from engine.cuda.rope_tables import RopeTables
 from engine.models.spec import RopeSpec
 
@@ -23,14 +23,18 @@ LENGTHS = {
 
 
 class Watched(CardMemory):
-    """Knows the most bytes that it held at a time."""
+    """Knows the most that it took of the card at a time, in whole units of that."""
 
     most = 0
 
     def allocate(self, num_bytes: int, use: Use) -> Address:
         address = super().allocate(num_bytes, use)
-        self.most = max(self.most, sum(self.num_bytes.values()))
+        self.most = max(self.most, self.taken)
         return address
+
+    @property
+    def taken(self) -> int:
+        return sum(taken_bytes(num_bytes) for _, num_bytes in self._held.values())
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
@@ -40,7 +44,7 @@ def test_no_more_memory_is_taken_than_was_told_before(
 ) -> None:
     memory = Watched(card)
     tables = RopeTables(memory, ROPES, context=context)
-    told = memory.num_bytes[Use.WORKSPACE] + tables.bytes_to_come
+    told = memory.taken + tables.bytes_to_come
     for length in lengths(context):
         tables.reserve(min(length, context))
     assert memory.most <= told

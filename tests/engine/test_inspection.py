@@ -166,6 +166,17 @@ def test_a_long_conversation_counts_on_the_card_too() -> None:
     assert not _fits_of(card, folder, EngineConfig(context=report.context_length)).q8
 
 
+def test_the_card_s_whole_units_count() -> None:
+    """64 pages of tiny-qwen3 are 2.8 MB: of a card, 4 MB are taken for them."""
+    folder = TINY_MODELS / "tiny-qwen3"
+    report = inspect_model(folder)
+    pages = 64 * 64 * report.kv_bytes_per_token
+    assert 2 * 2**20 < pages < 4 * 2**20
+    for num_bytes, fits in ((pages, False), (4 * 2**20 - 1, False), (4 * 2**20, True)):
+        card = replace(CARD, total_bytes=num_bytes + report.weight_bytes.native)
+        assert _fits_of(card, folder, EngineConfig(context=64 * 64)).native == fits
+
+
 def test_no_card_is_looked_for_where_the_cpu_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     def find() -> CardInfo:
         raise AssertionError("nobody asked for a card")
