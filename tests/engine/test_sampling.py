@@ -17,6 +17,7 @@ from engine.errors import ComputeFaultError, SettingError
 from engine.generation import SamplingParams
 from engine.sampling import (
     MAX_SEED,
+    WEIGHT_BITS,
     Candidates,
     Sampler,
     apply_temperature,
@@ -28,6 +29,7 @@ from engine.sampling import (
     top_k,
     top_p,
     validate,
+    weights_of,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -357,3 +359,32 @@ def test_checking_settings_needs_no_torch():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert json.loads(result.stdout) is False
+
+
+def test_the_tokens_of_a_seed_are_the_same_for_ever():
+    """They depend on no library's random numbers, exponential or order of sums."""
+    params = SamplingParams(
+        temperature=0.8, top_k=50, top_p=0.95, min_p=0.01, repetition_penalty=1.1, seed=42
+    )
+    logits = torch.arange(1000).mul(7919).remainder(1000).float() / 100
+    sampler, history = Sampler(params), [5]
+    for _ in range(8):
+        history.append(sampler.sample(logits, history))
+    assert history[1:] == [494, 321, 667, 704, 852, 272, 766, 383]
+
+
+def test_weights_are_whole_and_near_the_exponential():
+    scores = torch.cat((torch.linspace(-30, 0, 20_001), torch.tensor([-INF, -1e30])))
+    weights = weights_of(scores)
+    assert weights.dtype == torch.int64
+    assert (int(weights[20_000]), weights[-2:].tolist()) == (2**WEIGHT_BITS, [0, 0])
+    exact = scores.double().exp() * 2**WEIGHT_BITS
+    assert bool(((weights - exact).abs() <= exact * 2e-7 + 1).all())
+
+
+def test_what_was_drawn_elsewhere_counts_for_the_random_numbers():
+    params = SamplingParams(temperature=1.0, seed=7)
+    drawn = answer(params)
+    sampler = Sampler(params)
+    sampler.num_drawn = 12
+    assert [sampler.sample(LOGITS) for _ in range(8)] == drawn[12:]
