@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from engine.checkpoints.foreign_files import shown
-from engine.errors import ComputeFaultError, EngineError
+from engine.errors import ComputeFaultError, DeviceFaultError, EngineError
 from engine.version import VERSION
 
 _FAULT, _MISTAKE, _INTERRUPTED, _READER_GONE = 1, 2, 130, 141
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except EngineError as error:
         _complain(str(error))
-        return _FAULT if isinstance(error, ComputeFaultError) else _MISTAKE
+        return _FAULT if isinstance(error, ComputeFaultError | DeviceFaultError) else _MISTAKE
     except KeyboardInterrupt:
         _write_error("\n")  # the shell's prompt begins a line of its own
         return _INTERRUPTED

@@ -21,7 +21,14 @@ from engine.checkpoints.foreign_files import shown
 from engine.checkpoints.model_folder import ModelFolder
 from engine.config import EngineConfig
 from engine.conversation_states import default_ram_budget
-from engine.errors import Cancelled, ContextFullError, EngineError, ModelUnloadedError, SettingError
+from engine.errors import (
+    Cancelled,
+    ContextFullError,
+    DeviceFaultError,
+    EngineError,
+    ModelUnloadedError,
+    SettingError,
+)
 from engine.generation import DeviceChanged, Finished, GenerationEvent, GenerationRequest, SlotInfo
 from engine.kv_geometry import KvGeometry, pages_for
 from engine.loading import LoadedModel, load_model
@@ -127,7 +134,9 @@ class Engine:
         return self._answer(request, stream, sampler, cancel)
 
     def score(self, ids: Sequence[int]) -> SequenceScore:
-        """How probable the model finds a text that is already there. No conversation is touched."""
+        """How probable the model finds a text that is already there. No conversation is touched. Once its
+        device has failed, all of it is read again on the other one.
+        """
         self._check_ids(ids, "sequence")
         if len(ids) > self._config.context:
             raise ContextFullError(
@@ -135,7 +144,12 @@ class Engine:
                 f"{self._config.context:,}.",
                 "Shorten it or raise the context.",
             )
-        return SequenceScore(tuple(_log_probabilities(self._loaded(), ids)))
+        try:
+            return SequenceScore(
+                self._states.surviving(lambda backend: tuple(_log_probabilities(backend, ids)))
+            )
+        finally:
+            self._follow_states()
 
     def late_notices(self, *, wait: bool = False) -> tuple[Notice, ...]:
         """What went wrong behind a load that had succeeded, each once: with keeping the packed weights for
@@ -154,7 +168,7 @@ class Engine:
 
     def selftest(self, ids: Sequence[int], *, dump: bool = False) -> Iterator[Check]:
         """Whether shortcuts compute what a cold run of this text computes; see `engine/selftest.py`. No
-        conversation is touched. Raises SettingError for a text of fewer than two tokens.
+        conversation is touched. Raises SettingError for a text of fewer than two tokens, DeviceFaultError.
         """
         if len(ids) < 2:
             raise SettingError("The text is too short.", "Give one of some hundred words.")
@@ -163,7 +177,14 @@ class Engine:
         geometry = KvGeometry.of(backend.spec, self._config.kv)
         with TemporaryDirectory(prefix="kestrel-selftest-") as folder:
             used = ids[: self._config.context]
-            yield from SelfTest(backend, geometry, used, folder=Path(folder), dump=dump).run()
+            try:
+                yield from SelfTest(backend, geometry, used, folder=Path(folder), dump=dump).run()
+            except DeviceFaultError as fault:
+                raise DeviceFaultError(
+                    "The self-test ends, because runs on two devices can't be compared bit for bit: "
+                    f"{fault.message}",
+                    fault.hint,
+                ) from fault
 
     def fork(self, conversation: str, prompt_ids: Sequence[int]) -> int:
         """Give a new conversation, whose first prompt will begin as `prompt_ids`, a share of its own in what

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import DeviceFaultError
 from engine.generation import ReuseReason, SlotInfo
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     import torch
 
     from engine.backend import Backend
+
+
+_Got = TypeVar("_Got")
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,12 @@ class StateStore:
     def take_moves(self) -> tuple[Notice, ...]:
         """Of what `take_notices` gives, why `backend` is another now."""
         return self._keeper.take_notices()
+
+    def surviving(self, attempt: Callable[[Backend], _Got]) -> _Got:
+        """What `attempt` gives, which computes on a backend without any state; once more on the one where
+        states are then, if its device fails. Raises DeviceFaultError where there is no other.
+        """
+        return self._keeper.surviving(lambda: attempt(self.backend))
 
     @property
     def backend(self) -> Backend:
