@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from engine.cpu.matrices import Dense, Joined, Matrix, Widened
 from engine.cpu.model import LayerWeights, ModelWeights
 from engine.cpu.moe import MoeWeights
+from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.layers import DeviceDense, DeviceExperts, DeviceLayer
 from engine.cuda.matrices import DeviceLinear, LinearImage, Uploader, linear_image
+from engine.errors import UnsupportedModelError
 from engine.models.spec import AttentionSpec, MoeSpec
 
 
@@ -68,6 +71,8 @@ def _layer_image(layer: LayerWeights, uploader: Uploader) -> LayerImage:
     attention, feed_forward = layer.attention, layer.feed_forward
     if isinstance(feed_forward, MoeWeights):
         experts = feed_forward.spec
+        _check_alike(feed_forward.gate_up)
+        _check_alike(feed_forward.down)
         maps = [feed_forward.gate_up, feed_forward.down, [feed_forward.router]]
     else:
         experts = None
@@ -82,3 +87,22 @@ def _layer_image(layer: LayerWeights, uploader: Uploader) -> LayerImage:
         intermediate_size=layer.intermediate_size,
         matrices=tuple(linear_image(matrices) for matrices in ([attention.qkv], [attention.output], *maps)),
     )
+
+
+def _check_alike(experts: Sequence[Matrix]) -> None:
+    """A kernel finds an expert by its number alone. Raises UnsupportedModelError."""
+    if len({_layout(each) for each in experts}) > 1:
+        raise UnsupportedModelError(
+            "The experts of a layer are stored in different ways, which can't be run on the card yet.",
+            "The model runs on the CPU.",
+        )
+
+
+def _layout(matrix: Matrix) -> tuple[object, ...]:
+    """What two experts have in common that lie one behind the other."""
+    if isinstance(matrix, Joined):
+        return tuple(_layout(each) for each in matrix.members)
+    if isinstance(matrix, StripMatrix):
+        return matrix.strip.bits, matrix.strip.group, matrix.strip.codes.shape
+    assert isinstance(matrix, Dense | Widened)
+    return matrix.weight.dtype, matrix.weight.shape
