@@ -77,6 +77,7 @@ class Engine:
         self._template = model.template
         self._backend: Backend | None = model.backend
         self._states = model.states
+        self._told = set(model.summary.notices)  # of what the backend says of how it runs
         self._end_ids = model.end_ids
         self._control_ids = frozenset(model.tokenizer.added_tokens.values())
         self._shelf = model.shelf
@@ -153,18 +154,27 @@ class Engine:
 
     def late_notices(self, *, wait: bool = False) -> tuple[Notice, ...]:
         """What went wrong behind a load that had succeeded, each once: with keeping the packed weights for
-        the next one, or what is computed of conversations. Answers come with them, too.
+        the next one, or what is computed of conversations, or with how steps run. Answers come with them,
+        too.
 
         wait: until there can't be any more, which may take as long as the disk does.
         """
         if wait:
             self._states.wait()
-        notices = self._states.take_notices()
+        notices = (*self._states.take_notices(), *self._untold())
         if self._shelf is None:
             return notices
         if wait:
             self._shelf.wait()
         return (*notices, *self._shelf.take_notices())
+
+    def _untold(self) -> tuple[Notice, ...]:
+        """What the backend says of itself that nobody has heard yet."""
+        if self._backend is None:
+            return ()
+        found = tuple(notice for notice in self._backend.notices if notice not in self._told)
+        self._told.update(found)
+        return found
 
     def selftest(self, ids: Sequence[int], *, dump: bool = False) -> Iterator[Check]:
         """Whether shortcuts compute what a cold run of this text computes; see `engine/selftest.py`. No

@@ -40,6 +40,7 @@ from engine.generation import (
     TextDelta,
 )
 from engine.inspection import inspect_model
+from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage
 from engine.weights.sizes import MatrixCounts
 
@@ -231,6 +232,23 @@ class TestEnding:
             engine.generate(GenerationRequest((1,) * 1064))
         with pytest.raises(ContextFullError, match=r"1,065 tokens.*\b1,064\b"):
             engine.score((1,) * 1065)
+
+    def test_what_the_backend_says_in_mid_answer_comes_with_that_answer_and_no_other(
+        self, load: Load
+    ) -> None:
+        engine = load()
+        backend, notice = engine._backend, Notice("card-recording-refused", "Tokens take longer.")
+        assert backend is not None
+        said = [*backend.notices]
+        request = GenerationRequest(PROMPT, max_new_tokens=4, ignore_eos=True)
+        running = engine.generate(request)
+        assert isinstance(next(running), Prefilled)
+        backend.notices = (*said, notice)  # type: ignore[misc]
+        *_, finished = running
+        assert isinstance(finished, Finished)
+        assert finished.notices == (notice,)
+        assert answer(engine).notices == ()
+        assert engine.late_notices(wait=True) == ()
 
 
 class TestRequests:
