@@ -15,7 +15,7 @@ from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cpu import compiler
 from engine.cuda.availability import NoCard
-from engine.cuda.driver import CardFaultError
+from engine.cuda.driver import CardFaultError, Recording
 from engine.cuda.page_pool import CHUNK_BYTES
 from engine.engine import Engine
 from engine.errors import Cancelled, ModelFileError, SettingError
@@ -278,13 +278,18 @@ def test_no_card_where_one_is_asked_for_is_an_error(monkeypatch: pytest.MonkeyPa
 def test_a_recording_that_is_refused_in_mid_answer_is_told_with_it(
     load: Load, card: EmulatedCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(work: Callable[[], None]) -> None:
-        raise CardFaultError("The driver records nothing any more.")
+    records, refuses = card.record, threading.Event()
 
+    def record(work: Callable[[], None]) -> Recording:
+        if refuses.is_set():
+            raise CardFaultError("The driver records nothing any more.")
+        return records(work)
+
+    monkeypatch.setattr(card, "record", record)
     monkeypatch.setattr("engine.cuda.rope_tables._FIRST_POSITIONS", 64)  # longer ones lie elsewhere
     engine = load(card)
     expected = answer(load(), [1, 2, 3] * 21).token_ids
-    monkeypatch.setattr(card, "record", refuse)
+    refuses.set()
     told = answer(engine, [1, 2, 3] * 21)
     assert [notice.code for notice in told.notices] == ["card-recording-refused"]
     assert told.token_ids == expected
