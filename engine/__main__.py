@@ -1,4 +1,4 @@
-"""The command line: `python -m engine inspect|generate|score PATH`.
+"""The command line: `python -m engine inspect|generate|score|selftest|bench PATH`.
 
 Exit codes: 0 success; 2 a mistake that a person can correct, told in one line on standard error; 1 a fault. A
 program that was interrupted, or whose reader went away, ends as a shell expects: 128 plus the signal's
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     # Imported here, so that an interrupt meanwhile ends the program like any other.
-    from engine.commands import generate, inspect, score, selftest
+    from engine.commands import bench, generate, inspect, score, selftest
 
     parser = _Parser(prog="python -m engine", description="Look into a model, or run it, without the window.")
     parser.add_argument("--version", action="version", version=VERSION)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (inspect, generate, score, selftest):
+    for command in (inspect, generate, score, selftest, bench):
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     code: int = options.run(options)

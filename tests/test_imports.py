@@ -28,7 +28,7 @@ RECORDS = (
 )
 RECORDS_ELSEWHERE = {("engine.inspection", "ModelReport")}
 # Modules that take torch with them; others import it, or these, inside the functions that need it.
-TORCH_PACKAGES = ("engine.cpu", "engine.cuda", "engine.states")
+TORCH_PACKAGES = ("engine.bench", "engine.cpu", "engine.cuda", "engine.states")
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,10 @@ class CudaBackend:
         launches = self.kernels.num_launches + driver.num_replays
         return Work(launches, driver.num_uploads, driver.num_downloads)
 
+    def forget_recordings(self) -> None:
+        """Each token's launches are made anew when they are next needed."""
+        self._plans.forget_recordings()
+
     def memory_use(self) -> MemoryUse:
         held, info = self.memory.num_bytes, self._driver.info
         return MemoryUse(
