@@ -2,7 +2,7 @@
 numbers: as easy as 1, 2, 3", 2011).
 
 There is no state that draws on one device could lose to another: the number for an answer's n-th token is the
-same wherever that is drawn. `cuda/kernels/draw.cuh` has the same function.
+same wherever that is drawn. `cuda/kernels/weigh.cuh` has the same function.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ vocabulary (10 ms for 150,000 tokens), only what the result depends on is sorted
 What a token weighs is a whole number, made by float32 products and sums in a fixed order, and random numbers
 are a function of seed and place (`engine/philox.py`). Sums of whole numbers don't depend on their order: so
 the same logits and settings give the same token with any version of torch and on any device.
-`cuda/kernels/draw.cu` does the same steps.
+`cuda/kernels/sample.cu` does the same steps.
 
 torch is imported when the first token is drawn, so settings can be checked without it.
 """

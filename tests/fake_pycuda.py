@@ -97,10 +97,11 @@ class FakeCard:
             card.call("cuMemGetInfo")
             return TOTAL_BYTES - card.used(), TOTAL_BYTES
 
-        def pagelocked_empty(num_bytes: int, dtype: str) -> np.ndarray:
+        def pagelocked_empty(num_bytes: int, dtype: str, *, mem_flags: int = 0) -> np.ndarray:
             card.call("cuMemHostAlloc")
             require_context(card)
-            return np.empty(num_bytes, dtype)
+            assert dtype == "uint8"
+            return np.asarray(FakeHostMemory(card, num_bytes, is_mapped=mem_flags == 2))
 
         def memcpy_htod_async(target: int, source: np.ndarray, stream: FakeStream) -> None:
             card.call("cuMemcpyHtoDAsync")
@@ -140,6 +141,7 @@ class FakeCard:
             ),
             Stream=lambda flags: FakeStream(card),
             Event=lambda flags: FakeEvent(card),
+            host_alloc_flags=SimpleNamespace(DEVICEMAP=2),
             event_flags=SimpleNamespace(DISABLE_TIMING=2),
             function_attribute=SimpleNamespace(SHARED_SIZE_BYTES=1, MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
             mem_alloc=mem_alloc,
@@ -228,6 +230,22 @@ class FakeAllocation(Held):
         self.card.call("cuMemFree")
         del self.card.memory[self.address]
         self.card.alive.remove(self.name)
+
+
+class FakeHostMemory:
+    """What an array of pinned memory is based on. Mapped, it is in the card's memory, too."""
+
+    def __init__(self, card: FakeCard, num_bytes: int, *, is_mapped: bool) -> None:
+        self._memory = np.full(num_bytes, 0xAB, np.uint8)
+        self._address = FakeAllocation.next_address if is_mapped else None
+        if is_mapped:
+            FakeAllocation.next_address += -(-num_bytes // 256) * 256 + 256
+            card.memory[self._address] = self._memory
+        self.__array_interface__ = self._memory.__array_interface__
+
+    def get_device_pointer(self) -> int:
+        assert self._address is not None, "the memory is not mapped"
+        return self._address
 
 
 class FakeStream(Held):

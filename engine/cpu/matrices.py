@@ -116,7 +116,7 @@ class StripRows:
     num_bytes = 0  # the strip is the head's
 
     def __init__(self, strip: Strip) -> None:
-        self._strip = strip
+        self.strip = strip
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return dequantise(pick_rows(self._strip, ids))
+        return dequantise(pick_rows(self.strip, ids))

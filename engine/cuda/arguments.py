@@ -81,6 +81,26 @@ class Attention(ctypes.Structure):
     )
 
 
+class CodeAttention(ctypes.Structure):
+    _fields_ = _fields(
+        step=_POINTER,
+        qkv=_POINTER,
+        norm=_POINTER,
+        cosines=_POINTER,
+        sines=_POINTER,
+        partials=_POINTER,
+        arrivals=_POINTER,
+        out=Activation,
+        layout=PageLayout,
+        query_heads=_INT,
+        window=_INT,
+        rows=_INT,
+        rotated=_INT,
+        scale=_FLOAT,
+        eps=_FLOAT,
+    )
+
+
 class Route(ctypes.Structure):
     _fields_ = _fields(
         logits=_POINTER,
@@ -111,3 +131,53 @@ class Fill(ctypes.Structure):
 
 class Reading(ctypes.Structure):
     _fields_ = _fields(source=_POINTER, found=_POINTER, count=_LONG)
+
+
+class Embedding(ctypes.Structure):
+    _fields_ = _fields(
+        tokens=_POINTER,
+        weights=_POINTER,
+        scales=_POINTER,
+        offsets=_POINTER,
+        hidden=_POINTER,
+        width=_INT,
+        group=_INT,
+        narrow_scales=_INT,
+        padding=_INT,
+    )
+
+
+class Draw(ctypes.Structure):
+    """In the card's memory, see `kernels/sample.cu`."""
+
+    _fields_ = _fields(
+        seed=ctypes.c_uint64,
+        index=ctypes.c_uint64,
+        results=_POINTER,
+        top_p=ctypes.c_double,
+        least_weight=ctypes.c_uint64,
+        temperature=_FLOAT,
+        penalty=_FLOAT,
+        top_k=_INT,
+        is_greedy=_INT,
+    )
+
+
+class Drawn(ctypes.Structure):
+    """In the computer's memory, written by the card."""
+
+    _fields_ = _fields(index=_LONG, token=_INT, fault=_INT)
+
+
+class Draws(ctypes.Structure):
+    _fields_ = _fields(
+        draw=_POINTER,
+        turn=_POINTER,
+        logits=_POINTER,
+        scratch=_POINTER,
+        best=_POINTER,
+        keys=_POINTER,
+        nearest=_POINTER,
+        vocabulary=_INT,
+        rows=_INT,
+    )

@@ -52,6 +52,7 @@ class CardHoldings:
     ring: StagingRing | None = None
     ahead_stream: Any = None
     ahead_ring: StagingRing | None = None
+    letterboxes: list[Any] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
     idle_events: list[Any] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
@@ -144,6 +145,7 @@ class CardHoldings:
         self.ahead_stream = self.ahead_ring = None
         for things in (
             self.graphs,
+            self.letterboxes,
             self.kernels,
             self.modules,
             self.idle_events,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.cuda.driver import Address, CardDriver, CardInfo, Recording
+from engine.cuda.driver import Address, CardDriver, CardInfo, Mark, Recording
 
 if TYPE_CHECKING:
     from engine.cuda.driver import Bytes
@@ -29,6 +29,7 @@ class CountedDriver:
         self.launch = driver.launch
         self.record = driver.record
         self.discard = driver.discard
+        self.open_letterbox = driver.open_letterbox
         self.new_mark = driver.new_mark
         self.mark_work = driver.mark_work
         self.work_waits = driver.work_waits
@@ -48,6 +49,11 @@ class CountedDriver:
 
     def download(self, target: Bytes, source: Address) -> None:
         self._driver.download(target, source)
+        self.num_downloads += 1
+
+    def wait(self, mark: Mark) -> None:
+        """Somebody waits for what a kernel writes into the computer's memory: that is a copy as well."""
+        self._driver.wait(mark)
         self.num_downloads += 1
 
     def replay(self, recording: Recording) -> None:

@@ -53,6 +53,17 @@ class CardLostError(CardFaultError):
 
 
 @dataclass(frozen=True)
+class Letterbox:
+    """Memory of the computer's that kernels write into, in which they leave a few bytes. address: by which
+    kernels know it. contents: what the computer sees; what a kernel has written is there once the caller has
+    waited for a mark behind it.
+    """
+
+    address: Address
+    contents: Bytes
+
+
+@dataclass(frozen=True)
 class CardInfo:
     """name: as its maker calls it. compute_capability: (9, 0), for example. total_bytes: of its memory.
     multiprocessors: its processors, each with blocks of its own. driver: version, in the driver's words.
@@ -119,18 +130,24 @@ class CardDriver(Protocol):
     def discard(self, recording: Recording) -> None:
         """It is not needed any more; what was started of it runs to its end."""
 
-    def new_mark(self) -> Mark:
-        """Until `close`. Raises OutOfMemoryError."""
+    def open_letterbox(self, num_bytes: int) -> Letterbox:
+        """Of zeros, until `close`. Raises OutOfMemoryError."""
+
+    def new_mark(self, *, ahead: bool = True) -> Mark:
+        """Until `close`. ahead: for uploads ahead, too. Raises OutOfMemoryError."""
 
     def mark_work(self, mark: Mark) -> None:
         """Sets it behind all work so far, uploads ahead apart."""
+
+    def wait(self, mark: Mark) -> None:
+        """Of the caller: returns when what is before the mark is done. Other threads go on meanwhile."""
 
     def work_waits(self, mark: Mark) -> None:
         """Of the card, not of the caller: work from now on begins when what is before the mark is done."""
 
     def upload_ahead(self, target: Address, source: Bytes) -> None:
-        """Behind other uploads ahead, beside all other work. Needs a mark to have been made. The source may
-        be changed as soon as this returns.
+        """Behind other uploads ahead, beside all other work. Needs a mark for them to be there. The source
+        may be changed as soon as this returns.
         """
 
     def mark_uploads(self, mark: Mark) -> None:

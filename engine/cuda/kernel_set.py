@@ -16,6 +16,7 @@ PRODUCTS = (
     *(f"product_codes{bits}_{form}" for bits in (4, 8) for form in ACTIVATION_FORMS),
     *(f"product_{dtype}" for dtype in ("float32", "float16", "bfloat16")),
 )
+EMBEDDINGS = [f"embed_{kind}" for kind in ("float32", "float16", "bfloat16", "codes8", "codes4")]
 PRODUCT_NAMES = [f"{product}_{rows}" for product in PRODUCTS for rows in ("one", "many")]
 
 # Threads of a block, as each kernel's text has it.
@@ -27,10 +28,15 @@ THREADS = {
     "attend_codes": 256,
     "attend_numbers": 256,
     "combine_splits": 256,
+    "attend_token": 256,
+    **dict.fromkeys((f"attend_rows_{width}" for width in (128, 256, 512)), 256),
     "route": 32,
     "mix_experts": 256,
     "fill_memory": 256,
     "read_memory": 512,
+    **dict.fromkeys(EMBEDDINGS, 256),
+    "scan_logits": 256,
+    "choose_token": 512,
     **dict.fromkeys(PRODUCT_NAMES, 256),
 }
 
@@ -50,6 +56,16 @@ class KernelSet:
         self._kernels: dict[str, Kernel] = driver.load(code, list(THREADS))
         self.num_launches = 0
 
-    def launch(self, name: str, arguments: ctypes.Structure, *, grid: tuple[int, int, int]) -> None:
-        self._driver.launch(self._kernels[name], arguments, grid=grid, block=THREADS[name])
+    def launch(
+        self,
+        name: str,
+        arguments: ctypes.Structure,
+        *,
+        grid: tuple[int, int, int],
+        shared_bytes: int = 0,
+    ) -> None:
+        """shared_bytes: of shared memory, beside what the kernel's text names."""
+        self._driver.launch(
+            self._kernels[name], arguments, grid=grid, block=THREADS[name], shared_bytes=shared_bytes
+        )
         self.num_launches += 1

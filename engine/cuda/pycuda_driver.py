@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cuda.card_holdings import CardHoldings, LoadedKernel
-from engine.cuda.driver import Address, CardInfo, Kernel, Mark, Recording
+from engine.cuda.driver import Address, CardInfo, Kernel, Letterbox, Mark, Recording
 from engine.cuda.driver_faults import card_fault, card_full, card_full_at
 from engine.cuda.nvidia_library import NvidiaError, NvidiaLibrary
 from engine.cuda.staging import StagingRing
@@ -212,10 +212,18 @@ class PyCudaDriver:
             with self._refusals_told("its work"):
                 self._held.library.destroy_graph(graph)
 
-    def new_mark(self) -> Mark:
+    def open_letterbox(self, num_bytes: int) -> Letterbox:
+        with self._faults_told("memory that it writes for the computer"), self._held.active():
+            flags = self._cuda.host_alloc_flags.DEVICEMAP
+            contents = self._cuda.pagelocked_empty(num_bytes, "uint8", mem_flags=flags)
+            contents[:] = 0
+            self._held.letterboxes.append(contents)
+            return Letterbox(Address(int(contents.base.get_device_pointer())), contents)
+
+    def new_mark(self, *, ahead: bool = True) -> Mark:
         held = self._held
-        with self._faults_told("a second stream"):
-            if held.ahead_ring is None:
+        with self._faults_told("a second stream" if ahead else "a mark"):
+            if ahead and held.ahead_ring is None:
                 with held.active():
                     held.ahead_stream = self._cuda.Stream(_NON_BLOCKING)
                     held.ahead_ring = StagingRing(self._cuda.pagelocked_empty(STAGING_BYTES, "uint8"))
@@ -230,6 +238,10 @@ class PyCudaDriver:
     def _set_mark(self, mark: Mark, stream: Any) -> None:
         with self._faults_told("its work"):
             cast("Any", mark).record(stream)
+
+    def wait(self, mark: Mark) -> None:
+        with self._faults_told("its work"):
+            cast("Any", mark).synchronize()
 
     def work_waits(self, mark: Mark) -> None:
         self._wait_for_mark(mark, self._held.stream)

@@ -142,6 +142,38 @@ def test_memory_is_freed_behind_uploads_ahead_too(card: FakeCard) -> None:
     assert (card.retained, card.alive) == (0, [])
 
 
+def test_what_the_card_leaves_for_the_computer_is_there_after_a_wait(card: FakeCard) -> None:
+    driver = opened(card)
+    letterbox, mark = driver.open_letterbox(100), driver.new_mark(ahead=False)
+    assert not letterbox.contents.any()
+    for value in (1, 2):  # the same mark again
+        driver.fill(letterbox.address, value, 100)
+        driver.mark_work(mark)
+        driver.fill(letterbox.address, 9, 100)
+        driver.wait(mark)
+        assert set(letterbox.contents) == {value}
+        driver.synchronize()
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
+def test_a_mark_for_work_alone_takes_no_second_stream(card: FakeCard) -> None:
+    driver = opened(card)
+    driver.new_mark(ahead=False)
+    assert driver._held.ahead_stream is None
+    driver.close()
+
+
+def test_no_memory_for_a_letterbox_is_told(card: FakeCard) -> None:
+    driver = opened(card)
+    card.failures["cuMemHostAlloc"] = MemoryError("x failed: out of memory")
+    with pytest.raises(OutOfMemoryError, match="writes for the computer"):
+        driver.open_letterbox(16)
+    assert not driver.open_letterbox(16).contents.any()
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
 @pytest.mark.parametrize("function", ["cuStreamCreate", "cuMemHostAlloc"])
 def test_no_memory_for_uploads_ahead_is_told_and_can_be_tried_again(card: FakeCard, function: str) -> None:
     driver = opened(card)

@@ -1,7 +1,11 @@
 // Every kernel, as one text for the compiler.
+#include "attend_rows.cu"
+#include "attend_token.cu"
 #include "attention.cu"
+#include "embed.cu"
 #include "experts.cu"
 #include "norm.cu"
 #include "product.cu"
 #include "random.cu"
 #include "rotary.cu"
+#include "sample.cu"

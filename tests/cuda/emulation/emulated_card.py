@@ -54,7 +54,16 @@ from emulated_compiler import EmulatedCompiler, why_no_emulation
 from kernel_library import EmulatedKernel, KernelLibrary
 from work_orders import EmulatedMark, Order, WorkOrders
 
-from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Kernel, Mark, Recording
+from engine.cuda.driver import (
+    Address,
+    CardFaultError,
+    CardInfo,
+    CardLostError,
+    Kernel,
+    Letterbox,
+    Mark,
+    Recording,
+)
 from engine.cuda.lost_card import remember_loss
 from engine.errors import OutOfMemoryError
 
@@ -91,6 +100,7 @@ class Counts:
     frees: int = 0
     replays: int = 0
     synchronizations: int = 0
+    waits: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,7 @@ class EmulatedCard:
         self._allocations: dict[int, _Allocation] = {}
         self._starts: list[int] = []  # their addresses, sorted
         self._aside: deque[_Allocation] = deque()
+        self._letterboxes: list[_Allocation] = []
         self._guards: np.ndarray | None = None  # starts of all guards; None after a change
         self._fault: CardFaultError | None = None  # what every call raises from now on
         self._allocation_to_fail = 0  # calls until then; 0: never
@@ -209,7 +220,7 @@ class EmulatedCard:
         """
         if self._faulty_kernel:
             return
-        for allocation in self._allocations.values():
+        for allocation in (*self._allocations.values(), *self._letterboxes):
             damage = allocation.damage()
             assert damage is None, f"something was written {damage}"
         for allocation in self._aside:
@@ -347,9 +358,22 @@ class EmulatedCard:
         index = next(i for i, each in enumerate(self.recordings) if each is recording)
         del self.recordings[index]
 
-    def new_mark(self) -> Mark:
+    def open_letterbox(self, num_bytes: int) -> Letterbox:
+        self._enter()
+        self._letterboxes.append(_new_allocation(num_bytes))
+        self._letterboxes[-1].contents.fill(0)
+        self._guards = None
+        return Letterbox(Address(self._letterboxes[-1].address), self._letterboxes[-1].contents)
+
+    def new_mark(self, *, ahead: bool = True) -> Mark:
         self._enter()
         return Mark(EmulatedMark())
+
+    def wait(self, mark: Mark) -> None:
+        self._enter()
+        assert isinstance(mark, EmulatedMark)
+        self._orders.wait(None, mark)
+        self.counts.waits += 1
 
     def mark_work(self, mark: Mark) -> None:
         self._mark(mark, "work")
@@ -463,7 +487,7 @@ class EmulatedCard:
         """Where GUARD_BYTES hold the pattern: beside what is allocated, and in what was freed."""
         starts = [
             start
-            for allocation in self._allocations.values()
+            for allocation in (*self._allocations.values(), *self._letterboxes)
             for start in (allocation.address - GUARD_BYTES, allocation.address + allocation.num_bytes)
         ]
         for allocation in self._aside:
@@ -471,7 +495,7 @@ class EmulatedCard:
         return np.array(starts, np.uint64)
 
     def _name_guard(self, start: int) -> str:
-        for allocation in self._allocations.values():
+        for allocation in (*self._allocations.values(), *self._letterboxes):
             if start == allocation.address - GUARD_BYTES:
                 return f"before the allocation of {allocation.num_bytes} bytes at {allocation.address:#x}"
             if start == allocation.address + allocation.num_bytes:

@@ -154,6 +154,8 @@ inline unsigned char* dynamic_shared() { return kestrel_machine::view()->dynamic
 template <typename T>
 inline T __ldg(const T* address) { return *address; }
 
+inline float load_written(const float* address) { return *(const volatile float*)address; }
+
 inline uint4 load_streaming(const void* address) { return *(const uint4*)address; }
 
 inline void copy_async16(void* shared, const void* global) {
@@ -246,6 +248,7 @@ inline float kestrel_rsqrt(float value) { return 1.0f / sqrtf(value); }
 #define __logf(value) logf(value)
 #define __sinf(value) sinf(value)
 #define __cosf(value) cosf(value)
+inline float power_of_two(float exponent) { return exp2f(exponent); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
@@ -271,6 +274,9 @@ inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits ? __builtin_clz((unsigned)bits) : 32; }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
 
 // Each half byte of the selector names one of eight bytes: of `a` first. Its highest bit: the byte's sign instead.
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {

@@ -36,8 +36,10 @@ class WorkOrders:
         if order == self._lagging:
             self._left.append(mark)
 
-    def wait(self, order: Order, mark: EmulatedMark) -> None:
-        """What comes in this order from now on is done behind what is before the mark."""
+    def wait(self, order: Order | None, mark: EmulatedMark) -> None:
+        """What comes in this order from now on is done behind what is before the mark. None: whatever the
+        caller does.
+        """
         # Where the order that lags waits, the other is further already.
         if order != self._lagging and mark.set_in == self._lagging and mark in self._left:
             last = len(self._left) - 1 - list(reversed(self._left)).index(mark)
