@@ -1,10 +1,15 @@
-"""Attention of one step's rows, as launches: from the QKV product's rows to what the output product reads."""
+"""Attention of one step's rows, as launches: from the QKV product's rows to what the output product reads.
+
+Over 8-bit pages a single token is one launch. Many are two, of which the first writes keys and values and the
+second goes through the same splits with the same sums, so that a token has the same bits either way. Heads
+whose width tensor cores can't take, and pages of float32, have slower kernels: `kernels/attention.cu`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cuda.arguments import Activation, Attention, PageLayout, Rotary
+from engine.cuda.arguments import Activation, Attention, CodeAttention, PageLayout, Rotary
 from engine.cuda.driver import Address
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.rope_tables import RopeTables
@@ -12,6 +17,13 @@ from engine.cuda.step import StepBuffer
 from engine.cuda.workspace import SPLIT, Workspace
 from engine.kv_geometry import KvGeometry
 from engine.models.spec import AttentionSpec
+
+# As in kernels/attend_rows.cu.
+_BLOCK_ROWS = 32  # tokens times heads that share keys
+_ROWS_SHARED_BYTES = 53120
+_QUERY_TILE_BYTES = 4 * 512  # for each 32 features
+_WIDTHS = (128, 256, 512)  # of heads, up to which there are kernels for many rows
+_WIDTH_UNIT = 32
 
 
 @dataclass(frozen=True)
@@ -64,8 +76,56 @@ class AttentionRunner:
             offset=geometry.layer_offsets[index], heads=spec.num_kv_heads, width=spec.head_dim
         )
         suffix = "codes" if geometry.format == "int8" else "numbers"
+        is_quick = suffix == "codes" and spec.head_dim % _WIDTH_UNIT == 0 and spec.head_dim <= _WIDTHS[-1]
+        if is_quick and shape.rows == 1:
+            self._attend_token(spec, qk_norm, layout, out, shape)
+            return
         self._rotate_and_keep(f"rotate_and_keep_{suffix}", spec, qk_norm, layout, shape)
-        self._attend(f"attend_{suffix}", spec, layout, out, shape)
+        if is_quick:
+            self._attend_rows(spec, qk_norm, layout, out, shape)
+        else:
+            self._attend_slowly(f"attend_{suffix}", spec, layout, out, shape)
+
+    def _attend_token(
+        self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
+    ) -> None:
+        arguments = self._code_attention(spec, qk_norm, layout, out, shape)
+        self._kernels.launch("attend_token", arguments, grid=(shape.splits, spec.num_kv_heads, 1))
+
+    def _attend_rows(
+        self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
+    ) -> None:
+        width = next(width for width in _WIDTHS if spec.head_dim <= width)
+        tiles = -(-spec.head_dim // 64) * 2
+        rows = shape.rows * (spec.num_heads // spec.num_kv_heads)
+        self._kernels.launch(
+            f"attend_rows_{width}",
+            self._code_attention(spec, qk_norm, layout, out, shape),
+            grid=(-(-rows // _BLOCK_ROWS), spec.num_kv_heads, 1),
+            shared_bytes=_ROWS_SHARED_BYTES + _QUERY_TILE_BYTES * tiles,
+        )
+
+    def _code_attention(
+        self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
+    ) -> CodeAttention:
+        cosines, sines = self._tables.of(spec.rope)
+        return CodeAttention(
+            step=self._step.step_of(shape.rows),
+            qkv=self._space.qkv,
+            norm=qk_norm,
+            cosines=cosines,
+            sines=sines,
+            partials=self._space.partials,
+            arrivals=self._space.arrivals,
+            out=out,
+            layout=layout,
+            query_heads=spec.num_heads,
+            window=spec.window or 0,
+            rows=shape.rows,
+            rotated=spec.rope.dim,
+            scale=spec.scale,
+            eps=self._eps,
+        )
 
     def _rotate_and_keep(
         self, kernel: str, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, shape: StepShape
@@ -85,7 +145,7 @@ class AttentionRunner:
         heads = spec.num_heads + 2 * spec.num_kv_heads
         self._kernels.launch(kernel, arguments, grid=(shape.rows, heads, 1))
 
-    def _attend(
+    def _attend_slowly(
         self, kernel: str, spec: AttentionSpec, layout: PageLayout, out: Activation, shape: StepShape
     ) -> None:
         """As many rows at a time as the workspace has room for."""

@@ -90,6 +90,7 @@ class Workspace:
             row_bytes = max(_partial_bytes(layer.attention, most_splits) for layer in spec.layers)
             self._partial_bytes = max(_PARTIAL_BYTES, row_bytes)
             self.partials = self._take(self._partial_bytes)
+            self.arrivals = self._zeros(max(layer.attention.num_kv_heads for layer in spec.layers))
             self.logits = self._floats(min(rows, LOGIT_ROWS) * sizes.vocab)
             if sizes.experts:
                 self.router = self._floats(rows * sizes.experts)
@@ -115,6 +116,12 @@ class Workspace:
 
     def _floats(self, count: int) -> Address:
         return self._take(4 * count)
+
+    def _zeros(self, count: int) -> Address:
+        """Whole numbers that kernels leave as they find them."""
+        address = self._floats(count)
+        self._memory.driver.fill(address, 0, 4 * count)
+        return address
 
     def _rows(self, rows: int, width: int, planes: int) -> Rows:
         padded = -(-width // BLOCK) * BLOCK

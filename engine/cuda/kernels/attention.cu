@@ -4,7 +4,6 @@
 #include "activation.cuh"
 #include "step.cuh"
 
-static const int SPLIT = 256;  // tokens; a block has as many threads
 static const int COMBINE_THREADS = 256;
 static const int WIDEST_KEY = 512;
 

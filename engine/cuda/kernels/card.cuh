@@ -85,6 +85,16 @@ KESTREL_DEVICE void let_next_start() {
 #endif
 }
 
+// 2 to the power of it, to some 22 bits; what would be denormal is 0.
+KESTREL_DEVICE float power_of_two(float exponent) {
+    float value;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(exponent));
+    return value;
+}
+
+// What other blocks have written in the meantime: not from this processor's own cache.
+KESTREL_DEVICE float load_written(const float* address) { return __ldcg(address); }
+
 // The block's shared memory whose size the launch says; its address is a multiple of 16.
 KESTREL_DEVICE unsigned char* dynamic_shared() {
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];

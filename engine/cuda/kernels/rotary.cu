@@ -1,10 +1,9 @@
-// Heads between the QKV product and attention: norm of queries and keys, rotary position embedding, and new rows of keys
-// and values into their pages.
-#include "activation.cuh"
+// Heads of many tokens between the QKV product and attention: norm of queries and keys, rotary position embedding, and
+// new rows of keys and values into their pages.
+#include "heads.cuh"
 #include "step.cuh"
 
 static const int HEAD_THREADS = 32;
-static const int WIDEST_HEAD = 512;
 
 struct Rotary {
     const Step* step;
@@ -28,15 +27,8 @@ KESTREL_DEVICE void keep_row(const Rotary& args, const float* values, int head, 
         for (int i = lane_index(); i < width; i += WARP) row[i] = values[i];
         return;
     }
-    float largest = 0.0f;
-    bool finite = true;
-    for (int i = lane_index(); i < width; i += WARP) {
-        largest = fmaxf(largest, fabsf(values[i]));
-        finite = finite && is_finite(values[i]);
-    }
-    float scale = scale_of(warp_max(largest), finite);
     int8* row = (int8*)rows.row(head, position);
-    for (int i = lane_index(); i < width; i += WARP) row[i] = scale > 0.0f ? (int8)rintf(values[i] / scale) : 0;
+    float scale = row_codes(values, width, [row](int i, int8 code) { row[i] = code; });
     if (lane_index() == 0) *rows.scale(head, position) = scale;
 }
 
@@ -45,30 +37,14 @@ template <bool CODES>
 KESTREL_DEVICE void rotate_and_keep(const Rotary& args) {
     __shared__ float values[WIDEST_HEAD];
     int width = args.layout.width, kv_heads = args.layout.heads, head = blockIdx.y;
+    wait_for_previous();
+    let_next_start();
     int64 position = args.step->first + blockIdx.x;
     float* x = args.qkv + ((int64)blockIdx.x * (args.query_heads + 2 * kv_heads) + head) * width;
     bool is_value = head >= args.query_heads + kv_heads;
-    float factor = 1.0f;
-    const float* weight = nullptr;
-    if (args.norm != nullptr && !is_value) {
-        float squares = 0.0f;
-        for (int i = lane_index(); i < width; i += WARP) squares = fmaf(x[i], x[i], squares);
-        factor = 1.0f / sqrtf(warp_sum(squares) / width + args.eps);
-        weight = args.norm + (int64)head * width;
-    }
-    for (int i = lane_index(); i < width; i += WARP) values[i] = weight != nullptr ? x[i] * factor * weight[i] : x[i];
-    __syncwarp();
-    if (!is_value) {
-        int half = args.rotated / 2;
-        const float* cosines = args.cosines + position * half;
-        const float* sines = args.sines + position * half;
-        for (int i = lane_index(); i < half; i += WARP) {
-            float first = values[i], second = values[i + half];
-            values[i] = first * cosines[i] - second * sines[i];
-            values[i + half] = second * cosines[i] + first * sines[i];
-        }
-        __syncwarp();
-    }
+    const float* weight = args.norm != nullptr && !is_value ? args.norm + (int64)head * width : nullptr;
+    Rotation rotation = {args.cosines, args.sines, is_value ? 0 : args.rotated};
+    prepare_head(values, x, width, weight, args.eps, rotation, position);
     if (head < args.query_heads) {
         for (int i = lane_index(); i < width; i += WARP) x[i] = values[i];
     } else {

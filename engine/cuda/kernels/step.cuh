@@ -3,7 +3,8 @@
 
 #include "card.cuh"
 
-static const int PAGE = 64;  // tokens
+static const int PAGE = 64;    // tokens
+static const int SPLIT = 256;  // tokens, at multiples of that, that attention goes through at once
 
 struct Step {
     int64 first;  // position of the first token; behind it are the addresses of all pages

@@ -76,6 +76,7 @@ class AttentionBench:
         self.space = Workspace(self.memory, model, rows=context, context=context, planes=planes)
         self.step = StepBuffer(self.memory, rows=context, width=HIDDEN, context=context)
         self.tables = RopeTables(self.memory, {spec.rope}, context=context)
+        self.tables.reserve(context)
         self.norm = torch.rand(spec.num_heads + spec.num_kv_heads, spec.head_dim) + 0.5 if normed else None
         norm = NOWHERE if self.norm is None else self._put(self.norm)
         self._norm_address = norm
@@ -181,11 +182,13 @@ def rotated(x: torch.Tensor, rope: RopeSpec, first: int) -> torch.Tensor:
     return result
 
 
-def run_in(bench: AttentionBench, rows: torch.Tensor, pages: Pages, steps: Sequence[int]) -> torch.Tensor:
-    """The rows in steps of so many tokens each."""
-    outputs, first = [], 0
+def run_in(
+    bench: AttentionBench, rows: torch.Tensor, pages: Pages, steps: Sequence[int], *, first: int = 0
+) -> torch.Tensor:
+    """The rows in steps of so many tokens each, behind `first` tokens."""
+    outputs, done = [], 0
     for count in steps:
-        outputs.append(bench.attend(rows[first : first + count], pages, first=first))
-        first += count
-    assert first == len(rows)
+        outputs.append(bench.attend(rows[done : done + count], pages, first=first + done))
+        done += count
+    assert done == len(rows)
     return torch.cat(outputs)
