@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")  # before anything imports Qt
 
 import pytest
-from PySide6.QtCore import QObject, Qt, QTimer
+from stall_meter import StallMeter
 
 from app.controller import ChatController
 from app.paths import AppPaths
@@ -43,54 +42,6 @@ def no_thread_left_behind() -> Iterator[None]:
     """A thread that outlives its test crashes some later one, far from its cause."""
     yield
     assert running_threads() == []
-
-
-class StallMeter(QObject):
-    """Measures how long the event loop did not come round: the longest time between two ticks of a 5 ms
-    timer, less the time in which this thread was ready to run and the system gave its cores to others (other
-    programs, above all): that is no fault of the program, and no test should fail for it.
-
-    Start it when the loop runs already; a gap in which the test itself ran outside the loop counts too.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.longest_gap_ms = 0.0
-        self._last: float | None = None
-        self._last_waited = 0.0
-        self._timer = QTimer(self)
-        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.setInterval(5)
-        self._timer.timeout.connect(self._on_tick)
-
-    def start(self) -> None:
-        self.longest_gap_ms = 0.0
-        self._last = None
-        self._timer.start()
-
-    def stop(self) -> float:
-        """The longest gap since `start`, in milliseconds."""
-        self._on_tick()
-        self._timer.stop()
-        return self.longest_gap_ms
-
-    def _on_tick(self) -> None:
-        now, waited = time.perf_counter(), _seconds_ready_but_not_run()
-        if self._last is not None:
-            gap = now - self._last - (waited - self._last_waited)
-            self.longest_gap_ms = max(self.longest_gap_ms, gap * 1000)
-        self._last, self._last_waited = now, waited
-
-
-def _seconds_ready_but_not_run() -> float:
-    """Of this thread, so far; 0 where the system doesn't tell. Waiting for a lock (Python's own too) is not
-    being ready.
-    """
-    try:
-        statistics = Path("/proc/thread-self/schedstat").read_text()
-    except OSError:
-        return 0.0
-    return int(statistics.split()[1]) / 1e9
 
 
 @pytest.fixture
