@@ -10,7 +10,9 @@ import ctypes
 import functools
 
 from engine.cpu.compiler import compiled
-from engine.cpu.kv_ir import APPEND, ATTEND, WIDEN, kernel_text, kernels
+from engine.cpu.kv_attention_ir import ATTEND
+from engine.cpu.kv_ir import kernel_text, kernels
+from engine.cpu.kv_rows_ir import APPEND, WIDEN
 from engine.cpu.machine_code import Kernels, task_fields, torch_open_mp
 from engine.kv_geometry import KvFormat
 

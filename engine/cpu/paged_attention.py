@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812  (the customary name)
 
 from engine.backend import Sequence
 from engine.cpu.attention import CausalMasks, attend_block, attend_one
-from engine.cpu.kv_ir import PARTIAL_HEAD
+from engine.cpu.kv_attention_ir import PARTIAL_HEAD
 from engine.cpu.kv_kernels import AttendTask, kv_kernels
 from engine.cpu.kv_rows import read_rows, write_rows
 from engine.cpu.machine_code import Kernels
