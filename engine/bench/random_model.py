@@ -22,7 +22,7 @@ from engine.cuda.availability import open_card
 from engine.cuda.backend import CudaBackend
 from engine.cuda.driver import CardInfo
 from engine.cuda.nvrtc_compiler import NvrtcCompiler
-from engine.cuda.random_weights import RandomUploader
+from engine.cuda.random_weights import RandomRows, RandomUploader
 from engine.default_folders import code_folder
 from engine.errors import OutOfMemoryError
 from engine.models.spec import ModelSpec, Parameter
@@ -38,7 +38,6 @@ from engine.weights.strips import LARGEST_CODE, SMALLEST_CODE, Bits, Strip, pack
 from engine.wording import format_size
 
 _BITS: Mapping[WeightFormat, Bits | None] = {"native": None, "q8": 8, "q4": 4}
-_EMBEDDING_ROWS = 1024  # that tokens share: what they hold costs no time, and so needs no memory
 _SEED = 20_260_101
 _AMPLE = 2**62  # bytes: of the computer's memory, a model that is made on the card needs next to none
 
@@ -48,18 +47,6 @@ class Maker(Protocol):
 
     def strip(self, rows: int, columns: int, form: StoredStrip) -> Strip: ...
     def matrix(self, shape: tuple[int, ...]) -> torch.Tensor: ...
-
-
-class RandomRows:
-    """A `RowLookup` of any vocabulary."""
-
-    def __init__(self, width: int) -> None:
-        generator = torch.Generator().manual_seed(_SEED)
-        self._table = torch.randn(_EMBEDDING_ROWS, width, generator=generator)
-        self.num_bytes = self._table.nbytes
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        return self._table.index_select(0, ids % _EMBEDDING_ROWS)
 
 
 class ShapesOnly:
@@ -160,7 +147,7 @@ def random_model(
         spec if "head" in strips else replace(spec, tied_embeddings=False),
         held,
         strips,
-        lookup=RandomRows(spec.hidden_size),
+        lookup=RandomRows(spec.vocab_size, spec.hidden_size),
         activations=config.activations,
     )
     num_strips = sum(len(each) for each in strips.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -93,8 +94,17 @@ class HostEmbedding:
         self._driver.upload(hidden, as_bytes(rows))
 
 
+@runtime_checkable
+class HasImage(Protocol):
+    """A lookup that knows itself how its rows come to lie on the card."""
+
+    def card_image(self) -> EmbeddingImage: ...
+
+
 def embedding_image(lookup: RowLookup) -> EmbeddingImage | None:
     """None where rows are stored in a form that no kernel knows."""
+    if isinstance(lookup, HasImage):
+        return lookup.card_image()
     if isinstance(lookup, StoredRows):
         weight = lookup.weight
         return EmbeddingImage(_KINDS[weight.dtype], weight.shape[1], weight)

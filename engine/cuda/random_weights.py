@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import torch
 
 from engine.cuda.arguments import Fill
-from engine.cuda.driver import Address
+from engine.cuda.driver import NOWHERE, Address, as_bytes
+from engine.cuda.embedding import CardEmbedding, EmbeddingImage
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix, LinearImage, Uploader
-from engine.cuda.memory import CardMemory
+from engine.cuda.memory import CardMemory, Use
 from engine.weights.random_scales import number_bound, strip_scale
 
 # What a word of 4 bytes becomes, as in kernels/random.cu.
 _PATTERN, _NIBBLES, _BYTES, _FLOAT32, _BFLOAT16 = range(5)
 _CODES = {"codes4": _NIBBLES, "codes8": _BYTES}
 _NUMBERS = {"float32": _FLOAT32, "bfloat16": _BFLOAT16}
+_DISTINCT_ROWS = 1024  # of an embedding
+_SEED = 20_260_101
 _THREADS = 256
 _MOST_BLOCKS = 2**14  # each goes on until all is filled
 
@@ -39,6 +44,51 @@ class Filling:
 
 
 _ZEROS = Filling(_PATTERN)
+
+
+class RandomRows:
+    """A `RowLookup` of any vocabulary: some rows, over and over. What they hold costs no time, and so they
+    needn't be as many as there are tokens.
+    """
+
+    def __init__(self, vocab_size: int, width: int) -> None:
+        generator = torch.Generator().manual_seed(_SEED)
+        rows = torch.randn(min(_DISTINCT_ROWS, vocab_size), width, generator=generator)
+        self._rows = rows.bfloat16()
+        self._vocab_size = vocab_size
+        self.num_bytes = self._rows.nbytes
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._rows.index_select(0, ids % len(self._rows)).float()
+
+    def card_image(self) -> EmbeddingImage:
+        return RepeatedRows("bfloat16", self._rows.shape[1], self._rows, vocab_size=self._vocab_size)
+
+
+@dataclass(frozen=True)
+class RepeatedRows(EmbeddingImage):
+    """Goes up once, and is copied on the card."""
+
+    vocab_size: int = field(kw_only=True)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.vocab_size * self._row_bytes
+
+    def upload(self, memory: CardMemory) -> CardEmbedding:
+        address = memory.allocate(self.num_bytes, Use.WEIGHTS)
+        memory.driver.upload(address, as_bytes(self.weights.view(-1).view(torch.uint8)))
+        done = len(self.weights)
+        while done < self.vocab_size:
+            count = min(done, self.vocab_size - done)
+            target = Address(address + done * self._row_bytes)
+            memory.driver.copy(target, address, count * self._row_bytes)
+            done += count
+        return CardEmbedding(self, weights=address, scales=NOWHERE, offsets=NOWHERE)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.width * self.weights.itemsize
 
 
 class RandomUploader(Uploader):

@@ -20,7 +20,10 @@ from engine.bench.random_model import RandomLoad, load_random
 from engine.config import EngineConfig
 from engine.cuda.arguments import Fill, Reading
 from engine.cuda.driver import as_bytes
+from engine.cuda.embedding import embedding_image
 from engine.cuda.kernel_set import KernelSet
+from engine.cuda.memory import CardMemory
+from engine.cuda.random_weights import RandomRows
 from engine.progress import no_progress
 
 Load = Callable[..., RandomLoad]
@@ -159,3 +162,26 @@ def test_reading_reaches_every_byte(memory: Memory, count: int, place: int) -> N
         found = np.empty(4, np.uint8)
         memory.card.download(found, memory.found)
         assert bool(found.any()) == is_told
+
+
+@pytest.mark.parametrize("vocab_size", [1, 3, 1024, 1025, 5000])
+def test_rows_of_an_embedding_are_the_same_on_the_card(
+    vocab_size: int, card: EmulatedCard, card_compiler: EmulatedCompiler
+) -> None:
+    lookup = RandomRows(vocab_size, 40)
+    memory, kernels = CardMemory(card), KernelSet(card, card_compiler)
+    image = embedding_image(lookup)
+    assert image is not None
+    embedding = image.upload(memory)
+    assert embedding.num_bytes == vocab_size * 40 * 2
+    assert card.counts.upload_bytes <= 1024 * 40 * 2
+    ids = torch.tensor([0, vocab_size - 1, vocab_size // 2, min(1023, vocab_size - 1)])
+    tokens, hidden = card.allocate(16), card.allocate(4 * 40 * 4)
+    card.upload(tokens, as_bytes(ids.int()))
+    embedding.launch(kernels, tokens, hidden, rows=4)
+    found = torch.empty(4, 40)
+    card.download(as_bytes(found), hidden)
+    assert torch.equal(found, lookup.rows(ids))
+    memory.free_all()
+    card.free(tokens)
+    card.free(hidden)
