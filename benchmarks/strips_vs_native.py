@@ -96,7 +96,7 @@ def plain_rounding() -> Iterator[None]:
     """As long as it is entered, the largest weight of each group decides its scale: what Q8_0 and Q4_0 do."""
     import torch
 
-    from engine.cpu import strip_weights
+    from engine.cpu import strip_maker
     from engine.weights.strips import Strip, pack
 
     def rounded(weight: torch.Tensor, _statistics: object, *, bits: Bits, group: Group, **_: object) -> Strip:
@@ -108,12 +108,12 @@ def plain_rounding() -> Iterator[None]:
         codes = (groups / scales).round().clamp(smallest, largest).to(torch.int8).view(len(weight), -1)
         return Strip(bits, group, pack(codes) if bits == 4 else codes, scales.squeeze(2).contiguous())
 
-    calibrated = strip_weights.calibrated_strip
-    strip_weights.calibrated_strip = rounded
+    calibrated = strip_maker.calibrated_strip
+    strip_maker.calibrated_strip = rounded
     try:
         yield
     finally:
-        strip_weights.calibrated_strip = calibrated
+        strip_maker.calibrated_strip = calibrated
 
 
 def mean_nll(backend: CpuBackend, ids: Sequence[int], windows: int) -> tuple[float, int]:

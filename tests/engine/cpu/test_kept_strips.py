@@ -16,7 +16,7 @@ from model_files import TINY_MODELS
 from engine.__main__ import main
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
-from engine.cpu import strip_weights
+from engine.cpu import strip_maker
 from engine.default_folders import strips_folder
 from engine.engine import Engine
 from engine.generation import Finished, GenerationRequest
@@ -30,13 +30,13 @@ MODELS = ["tiny-qwen3", "tiny-qwen3moe-mix"]  # tied, dense; untied, with expert
 def quantised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the quantiser was called for."""
     calls: list[str] = []
-    real = strip_weights.calibrated_strip
+    real = strip_maker.calibrated_strip
 
     def counting(weight: torch.Tensor, *statistics, **options):  # type: ignore[no-untyped-def]
         calls.append(str(tuple(weight.shape)))
         return real(weight, *statistics, **options)
 
-    monkeypatch.setattr(strip_weights, "calibrated_strip", counting)
+    monkeypatch.setattr(strip_maker, "calibrated_strip", counting)
     return calls
 
 

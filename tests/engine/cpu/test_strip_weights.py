@@ -18,7 +18,7 @@ from model_files import TINY_MODELS
 import engine.weights.quantise as quantise_module
 from engine.checkpoints.model_folder import ModelFolder, open_model
 from engine.config import WeightFormat
-from engine.cpu import strip_weights
+from engine.cpu import strip_maker
 from engine.cpu.backend import CpuBackend
 from engine.cpu.calibration import effort_for
 from engine.cpu.strip_matrix import StripMatrix
@@ -559,14 +559,14 @@ def test_most_that_is_held_is_the_strips_and_a_layer(monkeypatch: pytest.MonkeyP
     """Counted at every quantisation: the bytes of tensors that were read and still wait."""
     folder = open_model(TINY_MODELS / "tiny-qwen3")
     waiting: list[int] = []
-    original = strip_weights._StripLoader._quantise
+    original = strip_maker.StripMaker.quantise
 
     def spy(self, parameter, importance):  # type: ignore[no-untyped-def]
-        kept = {"embed", "final_norm"} | {name for name in self._tensors if "norm" in name}
-        waiting.append(sum(tensor.nbytes for name, tensor in self._tensors.items() if name not in kept))
+        kept = {"embed", "final_norm"} | {name for name in self.tensors if "norm" in name}
+        waiting.append(sum(tensor.nbytes for name, tensor in self.tensors.items() if name not in kept))
         original(self, parameter, importance)
 
-    monkeypatch.setattr(strip_weights._StripLoader, "_quantise", spy)
+    monkeypatch.setattr(strip_maker.StripMaker, "quantise", spy)
     load(folder, 4, [1, 2])
 
     def stored(parameters: Sequence[Parameter]) -> int:
