@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import DeviceFaultError
@@ -18,11 +17,11 @@ from engine.notices import Notice
 from engine.states.keeper import Keeper, Refuge
 from engine.states.kv_folder import KvFolder
 from engine.states.lease import Lease
+from engine.states.losses import Losses
 from engine.states.parking import Parking, RamBudget
 from engine.states.prefixes import best_prefix, reason_for
 from engine.states.residence import Residence
 from engine.states.state import Home, RamCopy, State, as_ids
-from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from array import array
@@ -33,14 +32,6 @@ if TYPE_CHECKING:
 
 
 _Got = TypeVar("_Got")
-
-
-@dataclass(frozen=True)
-class _Loss:
-    """What was cached of a conversation is gone. told: a notice has said why."""
-
-    tokens: int
-    told: bool
 
 
 class StateStore:
@@ -69,7 +60,7 @@ class StateStore:
         self._idle: dict[str, State] = {}
         self._leases: list[Lease] = []
         self._current: dict[str, Lease] = {}  # of each conversation: the lease whose state will be kept
-        self._lost: dict[str, _Loss] = {}
+        self._losses = Losses()
         self._parking = Parking(folder, ram_budget=ram_budget, on_lost=self._on_lost)
         self._residence = Residence(
             home,
@@ -145,7 +136,7 @@ class StateStore:
         if not is_current or not state.length:
             state.discard()
             if is_current and tokens:
-                self._lost[conversation] = _Loss(tokens, told=True)  # by the error
+                self._losses.add(conversation, tokens, told=True)  # by the error
             return
         state.used_ns = self._tick()
         self._idle[conversation] = state
@@ -193,7 +184,7 @@ class StateStore:
         """Free what is kept of a conversation, files too, and keep nothing of an answer that is being
         computed in it.
         """
-        self._lost.pop(conversation, None)
+        self._losses.end(conversation)
         lease = self._current.pop(conversation, None)
         if lease is not None:
             lease.state.drop_disk()
@@ -284,7 +275,7 @@ class StateStore:
             forked.ram = RamCopy(self._residence.geometry, forked.ids[:], tuple(pages)).first(length)
         forked.used_ns = self._tick()
         self._idle[target] = forked
-        self._lost.pop(target, None)
+        self._losses.end(target)
         self._settle()
         return length
 
@@ -332,7 +323,7 @@ class StateStore:
             if own is not None and own.length:
                 self._idle[conversation] = own
             elif tokens:
-                self._lost[conversation] = _Loss(tokens, told=False)
+                self._losses.add(conversation, tokens, told=False)
             raise
         state = own if own is not None else State(conversation)
         state.move_to(live)
@@ -349,15 +340,15 @@ class StateStore:
             self._current[conversation] = lease
         state.used_ns = self._tick()
         state.last_reuse = (lease.reused, lease.total)
-        loss = self._lost.pop(conversation, None)
-        if loss is not None and not loss.told:
-            lease.add_notice(_dropped_notice(loss.tokens))
+        notice = self._losses.end(conversation)
+        if notice is not None:
+            lease.add_notice(notice)
         if not self._residence.is_home(state):
             lease.add_notice(self._residence.fallback_notice(lease.home))
 
     def _why_lost(self, conversation: str, *, had_own: bool) -> ReuseReason | None:
         """Why there is nothing of the conversation, if there was something once."""
-        if had_own or conversation in self._lost:
+        if had_own or conversation in self._losses:
             return ReuseReason.EVICTED
         if conversation and self._parking.is_of_other_model(conversation):
             return ReuseReason.OTHER_MODEL
@@ -379,12 +370,12 @@ class StateStore:
         state = self._parking.find(conversation)
         if state is not None:
             self._idle[conversation] = state
-            self._lost.pop(conversation, None)
+            self._losses.end(conversation)
 
     def _on_lost(self, state: State, tokens: int, told: bool) -> None:
         if self._idle.get(state.conversation) is state:
             del self._idle[state.conversation]
-            self._lost[state.conversation] = _Loss(tokens, told)
+            self._losses.add(state.conversation, tokens, told=told)
 
     def _row(self, state: State) -> SlotInfo:
         reused, total = state.last_reuse or (None, None)
@@ -401,12 +392,3 @@ class StateStore:
         """The time, never the same twice and never earlier than before."""
         self._now_ns = max(time.time_ns(), self._now_ns + 1)
         return self._now_ns
-
-
-def _dropped_notice(tokens: int) -> Notice:
-    return Notice(
-        "state-dropped",
-        f"The {format_tokens(tokens)} cached of this conversation had been dropped to make room; it was "
-        "read again from its beginning.",
-        "Raise the memory or the disk space for conversations to keep more of them at hand.",
-    )
