@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
@@ -13,9 +12,8 @@ from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut, QS
 from PySide6.QtWidgets import QDialog, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from app.context_policy import ContextPolicy
-from app.controller import ChatController, ModelPhase, ModelState
+from app.controller import ChatController
 from app.conversations import ConversationSummary
-from app.operations import BackgroundRunner
 from app.settings import Theme as ThemeChoice
 from app.ui import dialogs
 from app.ui.actions import build_actions, build_menu
@@ -31,8 +29,8 @@ from app.ui.kept_states_dialog import KeptStatesDialog
 from app.ui.live_panel import LivePanel
 from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
+from app.ui.model_presenter import ModelPresenter
 from app.ui.notice_presenter import NoticePresenter
-from app.ui.recent_models import why_unavailable
 from app.ui.severity import Severity
 from app.ui.side_panels import SidePanels
 from app.ui.status_line import StatusLine
@@ -46,7 +44,6 @@ _SIDEBAR_MIN = 170
 _PANEL_WIDTH = 280
 _PANEL_MIN = 220
 _CHAT_MIN = 400  # lines of some 45 characters; with one panel beside it, the least that the window takes
-_WRITE_ANYWAY = "You can write already; it stays until it is sent."
 
 
 class MainWindow(QMainWindow):
@@ -61,16 +58,13 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.controller = controller
         self.closed_cleanly = True  # False after a close: a thread did not end in time
-        self._model_state = controller.model_state
         self._watched_handle: QObject | None = None
         self._has_been_exposed = False
         self._closed = False
-        self._files = BackgroundRunner("paths", self)  # a path on a drive that is gone may take its time
         theme_manager().apply(controller.settings.theme)
         self._build()
         self._connect_signals()
         self._restore()
-        self._on_model_state(self._model_state)
 
     # What others ask the window for
 
@@ -84,7 +78,7 @@ class MainWindow(QMainWindow):
 
     def show_models(self) -> None:
         self._pages.setCurrentWidget(self.loader)
-        self._check_recent_models(self.controller.settings.recent_models)
+        self.models.check_recent_models()
         self.loader.folder_button.setFocus()
 
     def show_chat(self) -> None:
@@ -150,6 +144,16 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(centre)
         self.actions_ = build_actions(self)
         self.header.menu_button.setMenu(build_menu(self.actions_, self))
+        self.models = ModelPresenter(
+            self.controller,
+            loader=self.loader,
+            header=self.header,
+            chat=self.chat,
+            status=self.status,
+            panel=self.panel,
+            unload=self.actions_.unload,
+            parent=self,
+        )
         self._drops = DropTarget(self)
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
@@ -167,15 +171,14 @@ class MainWindow(QMainWindow):
         self.sides.fit(self.width())
         self.status.context.set_policy(settings.context_policy)
         self.actions_.themes[settings.theme].setChecked(True)
-        self.loader.show_run_options(settings.device, settings.vram_bytes)
-        self._on_recent_models(settings.recent_models)
+        self.models.show_settings()
         # Someone who never had a model starts where one is chosen; everyone else in the chat.
         page = self.chat if settings.recent_models or settings.last_model else self.loader
         self._pages.setCurrentWidget(page)
         self._on_page_changed()
 
     def _connect_signals(self) -> None:
-        controller, chat, conversations, loader = self.controller, self.chat, self.conversations, self.loader
+        controller, chat, conversations = self.controller, self.chat, self.conversations
 
         # From the person to the controller
         chat.send_requested.connect(controller.send_message)
@@ -189,13 +192,7 @@ class MainWindow(QMainWindow):
         conversations.open_requested.connect(self._open_conversation)
         conversations.rename_requested.connect(controller.rename_conversation)
         conversations.delete_requested.connect(self._ask_to_delete)
-        loader.inspect_requested.connect(controller.inspect_model)
-        loader.load_requested.connect(controller.load_model)
-        loader.cancel_requested.connect(controller.cancel_load)
-        loader.refused.connect(self.show_notice)
-        loader.closed.connect(self.show_chat)
-        loader.device_chosen.connect(lambda device: controller.update_settings(device=device))
-        loader.budget_chosen.connect(lambda budget: controller.update_settings(vram_bytes=budget))
+        self.loader.closed.connect(self.show_chat)
         self._drops.dropped.connect(self._on_dropped)
         self._pages.currentChanged.connect(self._on_page_changed)
         self._back.activated.connect(self._leave_models)
@@ -207,13 +204,11 @@ class MainWindow(QMainWindow):
         self.panel.look_requested.connect(controller.look_at_slots)
         self.status.context.policy_chosen.connect(self._choose_policy)
 
-        # From the controller to the person; of conversations, answers and notices see the presenters
+        # From the controller to the person: the rest is the presenters'
         self.presenter.title_changed.connect(self._show_title)
-        controller.model_state_changed.connect(self._on_model_state)
-        controller.model_inspected.connect(loader.show_report)
-        controller.inspection_failed.connect(self._on_inspection_failed)
-        controller.load_failed.connect(self._on_load_failed)
-        controller.recent_models_changed.connect(self._on_recent_models)
+        self.models.loaded.connect(self._leave_models)
+        self.models.failed.connect(self._show_unless_on_card)
+        self.models.notice_raised.connect(self.show_notice)
         self._connect_actions()
 
     def _connect_actions(self) -> None:
@@ -223,7 +218,6 @@ class MainWindow(QMainWindow):
         actions.open_file.triggered.connect(self._choose_file)
         actions.show_model.triggered.connect(self._toggle_models)
         actions.rename.triggered.connect(self._rename)
-        actions.unload.triggered.connect(self.controller.unload_model)
         actions.delete.triggered.connect(self.conversations.delete_current)
         actions.focus_message.triggered.connect(self.show_chat)
         for asked, action in actions.messages.items():
@@ -321,43 +315,9 @@ class MainWindow(QMainWindow):
 
     # What the controller says
 
-    def _on_model_state(self, state: ModelState) -> None:
-        before, self._model_state = self._model_state, state
-        self.header.chip.set_state(state)
-        self.status.set_model_state(state)
-        self.panel.set_model_state(state)
-        self.loader.set_model_state(state)
-        self.actions_.unload.setEnabled(state.summary is not None)
-        self.chat.set_model_ready(state.phase is ModelPhase.READY, _composer_hint(state))
-        loaded = before.phase is ModelPhase.LOADING and state.phase is ModelPhase.READY
-        if loaded and state.path == before.path and self.showing_models:
-            self.show_chat()
-
-    def _on_inspection_failed(self, path: Path, notice: Notice) -> None:
-        self.loader.show_inspection_failure(path, notice)
-        self._show_unless_on_card(notice)
-
-    def _on_load_failed(self, path: Path, notice: Notice) -> None:
-        self.loader.show_failure(path, notice)
-        self._show_unless_on_card(notice)
-
     def _show_unless_on_card(self, notice: Notice) -> None:
         if not self.showing_models:
             self.show_notice(notice, severity=Severity.ERROR)
-
-    def _on_recent_models(self, paths: Sequence[Path]) -> None:
-        self.loader.set_recent_models(paths)
-        self._check_recent_models(paths)
-
-    def _check_recent_models(self, paths: Sequence[Path]) -> None:
-        if not paths or self._closed:
-            return
-        self._files.run(
-            lambda: {path: why_unavailable(path) for path in paths},
-            self.loader.set_recent_problems,
-            self.show_notice,
-            doing="checking the recent models",
-        )
 
     def _show_title(self) -> None:
         title = self.presenter.title
@@ -398,17 +358,8 @@ class MainWindow(QMainWindow):
                 dialog.close()  # a question that stands open would outlive the window
             self.conversations.set_answering(None)
             self.closed_cleanly = self.controller.shutdown()
-            self.closed_cleanly = self._files.shutdown() and self.closed_cleanly
+            self.closed_cleanly = self.models.shutdown() and self.closed_cleanly
         super().closeEvent(event)
-
-
-def _composer_hint(state: ModelState) -> str:
-    """What the composer says while nothing can be sent; "" when something can."""
-    if state.phase is ModelPhase.READY:
-        return ""
-    if state.phase is ModelPhase.LOADING:
-        return f"{state.name} is being loaded. {_WRITE_ANYWAY}"
-    return "Choose a model first; what you write here stays."
 
 
 def _as_text(data: QByteArray) -> str:
