@@ -6,16 +6,15 @@ emitted on the GUI thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from app.answer import save_ends
 from app.answer_queue import Answering, AnswerQueue
 from app.answer_session import AnswerSession
-from app.conversations import Conversation, ConversationStore, ConversationSummary, Exchange, Message
+from app.conversation_session import ConversationSession
+from app.conversations import Conversation, ConversationSummary, Exchange, Message
 from app.engine_loop import EngineFactory, load_engine
 from app.kept_states import KeptStates, KeptStatesSession
 from app.load_marker import LoadMarker
@@ -23,7 +22,6 @@ from app.message_sender import MessageSender, Sending
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
 from app.operations import BackgroundRunner
 from app.paths import AppPaths
-from app.refusals import ANSWERING
 from app.settings import Settings, load_settings
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
@@ -31,8 +29,6 @@ from app.worker import EngineWorker, SlotTable
 from engine.notices import Notice
 
 __all__ = ["Answering", "ChatController", "KeptStates", "ModelPhase", "ModelState", "SlotTable"]
-
-T = TypeVar("T")
 
 DELETED_ELSEWHERE = Notice(
     "conversation-gone",
@@ -101,18 +97,28 @@ class ChatController(QObject):
         self._answer = AnswerSession(self._worker, self._store, self._settings, self)
         self._queue = AnswerQueue(self._answer, self)
         self._sender = MessageSender(self._store, self._answer, self._queue, models=self._models, parent=self)
+        self._conversations = ConversationSession(
+            self._store,
+            self._settings,
+            self._worker,
+            answer=self._answer,
+            queue=self._queue,
+            parent=self,
+        )
         self._kept_states = KeptStatesSession(
             self._worker, self._settings, folder=paths.states_folder, disk=self._disk, parent=self
         )
         self.slots = SlotTable()
-        self._current_id: str | None = None
-        self._view = 0  # counts what the chat pane was asked to show; an answer to an older wish is dropped
-        self._num_forks_begun = 0  # and not ended
         self._closed = False
         self._connect_signals()
 
     def _connect_signals(self) -> None:
         models, answer, queue, sender = self._models, self._answer, self._queue, self._sender
+        conversations = self._conversations
+        conversations.changed.connect(self.conversations_changed)
+        conversations.opened.connect(self.conversation_opened)
+        conversations.branch_shown.connect(self.branch_shown)
+        conversations.notice_raised.connect(self.notice_raised)
         models.state_changed.connect(self.model_state_changed)
         models.state_changed.connect(queue.set_model)
         models.load_failed.connect(self.load_failed)
@@ -153,7 +159,7 @@ class ChatController(QObject):
     @property
     def current_conversation_id(self) -> str | None:
         """None: a new, empty chat."""
-        return self._current_id
+        return self._conversations.current_id
 
     @property
     def settings(self) -> Settings:
@@ -169,26 +175,7 @@ class ChatController(QObject):
             self.notice_raised.emit(notice)
         self.recent_models_changed.emit(list(self.settings.recent_models))
         self.model_state_changed.emit(self.model_state)
-        view, last_id = self._view, self.settings.last_conversation_id
-
-        def read(store: ConversationStore) -> tuple[list[ConversationSummary], Conversation | None]:
-            summaries = store.summaries()
-            known = any(summary.id == last_id for summary in summaries)
-            return summaries, store.conversation(last_id) if last_id and known else None
-
-        def on_read(found: tuple[list[ConversationSummary], Conversation | None]) -> None:
-            summaries, conversation = found
-            self.conversations_changed.emit(summaries)
-            self._show(conversation, view)
-            if not self._closed:
-                self._kept_states.remove_leftovers(self._store)
-
-        def on_error(notice: Notice) -> None:
-            self.notice_raised.emit(notice)
-            self.conversations_changed.emit([])
-            self._show(None, view)
-
-        self._ask_store(read, on_read, on_error, doing="reading the conversations")
+        self._conversations.read(lambda: self._kept_states.remove_leftovers(self._store))
         if model_path is not None:
             self.load_model(model_path)
         else:
@@ -201,6 +188,7 @@ class ChatController(QObject):
         if self._closed:
             return True
         self._closed = True
+        self._conversations.close()
         self._sender.close()
         self._queue.close()
         engine_ended = self._worker.shutdown()  # the end of a stopped answer arrives in here
@@ -215,95 +203,27 @@ class ChatController(QObject):
 
     def new_conversation(self) -> None:
         """Show an empty chat; its row on disk is made together with its first message."""
-        self._view += 1
-        self._show(None, self._view)
+        self._conversations.begin()
 
     def open_conversation(self, conversation_id: str) -> None:
-        self._view += 1
-        view = self._view
-
-        def on_error(notice: Notice) -> None:
-            if view == self._view:
-                self.notice_raised.emit(notice)
-
-        self._ask_store(
-            lambda store: store.conversation(conversation_id),
-            lambda conversation: self._show(conversation, view),
-            on_error,
-            doing="opening the conversation",
-        )
+        self._conversations.open(conversation_id)
 
     def rename_conversation(self, conversation_id: str, title: str) -> None:
-        def rename(store: ConversationStore) -> list[ConversationSummary]:
-            store.rename(conversation_id, title)
-            return store.summaries()
-
-        self._ask_store(
-            rename,
-            self.conversations_changed.emit,
-            self.notice_raised.emit,
-            doing="renaming the conversation",
-        )
+        self._conversations.rename(conversation_id, title)
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """An answer that is being written or waits in it is stopped first. What the engine keeps of it goes
-        before the messages do, so that a program which ends just now leaves none of it behind.
-        """
-        self._queue.stop_in(conversation_id)
-        if not self._num_forks_begun:  # else one may be of this conversation, and its share comes first
-            self._worker.forget(conversation_id)
-
-        def delete(store: ConversationStore) -> list[ConversationSummary]:
-            store.delete(conversation_id)
-            return store.summaries()
-
-        def on_deleted(summaries: list[ConversationSummary]) -> None:
-            self._queue.stop_in(conversation_id)  # a message may have been on its way when the deletion was
-            self._worker.forget(conversation_id)  # and may have left something
-            self.conversations_changed.emit(summaries)
-            if self._current_id == conversation_id:
-                self._show(None, self._view)
-
-        self._ask_store(delete, on_deleted, self.notice_raised.emit, doing="deleting the conversation")
+        """An answer that is being written or waits in it is stopped first."""
+        self._conversations.delete(conversation_id)
 
     def fork_conversation(self, message_id: str) -> None:
         """Open a new conversation that begins with a copy of the messages up to this one."""
-        if self._queue.is_open(message_id):
-            self.notice_raised.emit(ANSWERING)
-            return
-        self._view += 1
-        view, unsaved = self._view, self._answer.unsaved
-
-        def fork(store: ConversationStore) -> tuple[Conversation, list[ConversationSummary]]:
-            save_ends(store, unsaved)  # they may be among what is copied
-            return store.fork(message_id), store.summaries()
-
-        def on_forked(forked: tuple[Conversation, list[ConversationSummary]]) -> None:
-            conversation, summaries = forked
-            self._num_forks_begun -= 1
-            self._answer.forget_unsaved(unsaved)
-            # Before anything is done to the original: then its deletion costs the branch nothing.
-            self._worker.fork(conversation.summary.id, conversation.messages, self.settings.context_policy)
-            self.conversations_changed.emit(summaries)
-            self._show(conversation, view)
-
-        def on_error(notice: Notice) -> None:
-            self._num_forks_begun -= 1
-            self.notice_raised.emit(notice)
-
-        self._num_forks_begun += 1
-        self._ask_store(fork, on_forked, on_error, doing="branching the conversation")
+        self._conversations.fork(message_id)
 
     def select_version(self, message_id: str, delta: int) -> None:
         """Show the version of a message that comes `delta` after (before, if negative) the one that is shown,
         with what followed it. Ends in `branch_shown`.
         """
-        self._ask_store(
-            lambda store: store.select_version(message_id, delta),
-            self._show_branch,
-            self.notice_raised.emit,
-            doing="showing another version",
-        )
+        self._conversations.select_version(message_id, delta)
 
     # Messages
 
@@ -314,23 +234,23 @@ class ChatController(QObject):
         In a new chat the order is: send_accepted, conversation_opened (the new row, no messages yet),
         message_added, answer_started. In an existing one conversation_opened is left out.
         """
-        self._sender.send(Sending(text, self._current_id, self._view))
+        self._sender.send(Sending(text, *self._here))
 
     def edit_message(self, message_id: str, text: str) -> None:
         """Send another version of a question of the open conversation; the old one is kept beside it with
         what followed. As `send_message`, with branch_shown (up to the question) in place of message_added.
         """
-        self._sender.send(Sending(text, self._current_id, self._view, message_id=message_id))
+        self._sender.send(Sending(text, *self._here, message_id=message_id))
 
     def regenerate_answer(self, message_id: str) -> None:
         """Ask for another version of an answer of the open conversation. Ends in branch_shown (up to its
         question) and answer_started, or in a notice.
         """
-        self._sender.send(Sending("", self._current_id, self._view, message_id=message_id, anew=True))
+        self._sender.send(Sending("", *self._here, message_id=message_id, anew=True))
 
     def stop_answer(self) -> None:
         """End the answer that is being written or waits in the open conversation; its text so far is kept."""
-        self._queue.stop_in(self._current_id)
+        self._queue.stop_in(self.current_conversation_id)
 
     # The model
 
@@ -382,28 +302,10 @@ class ChatController(QObject):
 
     # Inside
 
-    def _ask_store(
-        self,
-        function: Callable[[ConversationStore], T],
-        on_success: Callable[[T], None],
-        on_error: Callable[[Notice], None],
-        *,
-        doing: str,
-    ) -> None:
-        if not self._closed:
-            self._store.run(function, on_success, on_error, doing=doing)
-
-    def _show(self, conversation: Conversation | None, view: int) -> None:
-        """Make `conversation` the current one, unless something else was asked for after `view`."""
-        if view != self._view:
-            return
-        self._current_id = conversation.summary.id if conversation else None
-        self._settings.change(last_conversation_id=self._current_id)
-        self.conversation_opened.emit(self._queue.as_it_stands(conversation) if conversation else None)
-
-    def _show_branch(self, conversation: Conversation) -> None:
-        if conversation.summary.id == self._current_id:
-            self.branch_shown.emit(self._queue.as_it_stands(conversation))
+    @property
+    def _here(self) -> tuple[str | None, int]:
+        """What is on the screen: a conversation, and which wish it was."""
+        return self._conversations.current_id, self._conversations.view
 
     @Slot(object, object, object)
     def _on_sent(self, sending: Sending, exchange: Exchange, summaries: list[ConversationSummary]) -> None:
@@ -412,10 +314,10 @@ class ChatController(QObject):
             self.send_accepted.emit(sending.text)
         if sending.message_id:
             self.conversations_changed.emit(summaries)
-            self._show_branch(Conversation(exchange.summary, exchange.history))
+            self._conversations.show_branch(Conversation(exchange.summary, exchange.history))
             return
         if sending.conversation_id is None:
-            self._show(Conversation(exchange.summary), sending.view)
+            self._conversations.show(Conversation(exchange.summary), sending.view)
         self.conversations_changed.emit(summaries)
         self.message_added.emit(exchange.summary.id, exchange.question)
 
@@ -437,16 +339,11 @@ class ChatController(QObject):
     @Slot(str, object)
     def _on_answer_orphaned(self, conversation_id: str, message: Message) -> None:
         self._worker.forget(conversation_id)  # whichever window deleted it: nothing of it is kept
-        if conversation_id == self._current_id:  # else it was this window that deleted it
+        if conversation_id == self.current_conversation_id:  # else it was this window that deleted it
             self.notice_raised.emit(DELETED_ELSEWHERE)
             self.answer_finished.emit(conversation_id, message)
 
     @Slot(bool)
     def _on_answer_active(self, active: bool) -> None:
         if not active:
-            self._ask_store(
-                ConversationStore.summaries,
-                self.conversations_changed.emit,
-                self.notice_raised.emit,
-                doing="reading the list of conversations",
-            )
+            self._conversations.list_anew()

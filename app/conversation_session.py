@@ -1,0 +1,198 @@
+"""Which conversation is open, and what is done to conversations as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from PySide6.QtCore import QObject, Signal
+
+from app.answer import save_ends
+from app.answer_queue import AnswerQueue
+from app.answer_session import AnswerSession
+from app.conversations import Conversation, ConversationStore, ConversationSummary
+from app.refusals import ANSWERING
+from app.settings_keeper import SettingsKeeper
+from app.store_session import StoreSession
+from app.worker import EngineWorker
+from engine.notices import Notice
+
+T = TypeVar("T")
+
+
+class ConversationSession(QObject):
+    """Everything ends in signals, but for what is asked for after `close`.
+
+    view: counts what the chat pane was asked to show; an answer to an older wish is dropped.
+    """
+
+    changed = Signal(list)  # list[ConversationSummary], newest first
+    opened = Signal(object)  # Conversation | None; None: an empty chat with no row on disk yet
+    branch_shown = Signal(object)  # Conversation, the one that is open: other versions of its messages
+    notice_raised = Signal(object)
+
+    def __init__(
+        self,
+        store: StoreSession,
+        settings: SettingsKeeper,
+        worker: EngineWorker,
+        *,
+        answer: AnswerSession,
+        queue: AnswerQueue,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._store = store
+        self._settings = settings
+        self._worker = worker
+        self._answer = answer
+        self._queue = queue
+        self._num_forks_begun = 0  # and not ended
+        self._closed = False
+        self.current_id: str | None = None  # None: a new, empty chat
+        self.view = 0
+
+    def close(self) -> None:
+        self._closed = True
+
+    def read(self, then: Callable[[], None]) -> None:
+        """List the conversations, open the last one, and do `then`."""
+        view, last_id = self.view, self._settings.current.last_conversation_id
+
+        def read(store: ConversationStore) -> tuple[list[ConversationSummary], Conversation | None]:
+            summaries = store.summaries()
+            known = any(summary.id == last_id for summary in summaries)
+            return summaries, store.conversation(last_id) if last_id and known else None
+
+        def on_read(found: tuple[list[ConversationSummary], Conversation | None]) -> None:
+            summaries, conversation = found
+            self.changed.emit(summaries)
+            self.show(conversation, view)
+            if not self._closed:
+                then()
+
+        def on_error(notice: Notice) -> None:
+            self.notice_raised.emit(notice)
+            self.changed.emit([])
+            self.show(None, view)
+
+        self._ask_store(read, on_read, on_error, doing="reading the conversations")
+
+    def list_anew(self) -> None:
+        self._ask_store(
+            ConversationStore.summaries,
+            self.changed.emit,
+            self.notice_raised.emit,
+            doing="reading the list of conversations",
+        )
+
+    def begin(self) -> None:
+        """Show an empty chat; its row on disk is made together with its first message."""
+        self.view += 1
+        self.show(None, self.view)
+
+    def open(self, conversation_id: str) -> None:
+        self.view += 1
+        view = self.view
+
+        def on_error(notice: Notice) -> None:
+            if view == self.view:
+                self.notice_raised.emit(notice)
+
+        self._ask_store(
+            lambda store: store.conversation(conversation_id),
+            lambda conversation: self.show(conversation, view),
+            on_error,
+            doing="opening the conversation",
+        )
+
+    def rename(self, conversation_id: str, title: str) -> None:
+        def rename(store: ConversationStore) -> list[ConversationSummary]:
+            store.rename(conversation_id, title)
+            return store.summaries()
+
+        self._ask_store(rename, self.changed.emit, self.notice_raised.emit, doing="renaming the conversation")
+
+    def delete(self, conversation_id: str) -> None:
+        """An answer that is being written or waits in it is stopped first. What the engine keeps of it goes
+        before the messages do, so that a program which ends just now leaves none of it behind.
+        """
+        self._queue.stop_in(conversation_id)
+        if not self._num_forks_begun:  # else one may be of this conversation, and its share comes first
+            self._worker.forget(conversation_id)
+
+        def delete(store: ConversationStore) -> list[ConversationSummary]:
+            store.delete(conversation_id)
+            return store.summaries()
+
+        def on_deleted(summaries: list[ConversationSummary]) -> None:
+            self._queue.stop_in(conversation_id)  # a message may have been on its way when the deletion was
+            self._worker.forget(conversation_id)  # and may have left something
+            self.changed.emit(summaries)
+            if self.current_id == conversation_id:
+                self.show(None, self.view)
+
+        self._ask_store(delete, on_deleted, self.notice_raised.emit, doing="deleting the conversation")
+
+    def fork(self, message_id: str) -> None:
+        """Open a new conversation that begins with a copy of the messages up to this one."""
+        if self._queue.is_open(message_id):
+            self.notice_raised.emit(ANSWERING)
+            return
+        self.view += 1
+        view, unsaved = self.view, self._answer.unsaved
+
+        def fork(store: ConversationStore) -> tuple[Conversation, list[ConversationSummary]]:
+            save_ends(store, unsaved)  # they may be among what is copied
+            return store.fork(message_id), store.summaries()
+
+        def on_forked(forked: tuple[Conversation, list[ConversationSummary]]) -> None:
+            conversation, summaries = forked
+            self._num_forks_begun -= 1
+            self._answer.forget_unsaved(unsaved)
+            # Before anything is done to the original: then its deletion costs the branch nothing.
+            policy = self._settings.current.context_policy
+            self._worker.fork(conversation.summary.id, conversation.messages, policy)
+            self.changed.emit(summaries)
+            self.show(conversation, view)
+
+        def on_error(notice: Notice) -> None:
+            self._num_forks_begun -= 1
+            self.notice_raised.emit(notice)
+
+        self._num_forks_begun += 1
+        self._ask_store(fork, on_forked, on_error, doing="branching the conversation")
+
+    def select_version(self, message_id: str, delta: int) -> None:
+        """Show the version of a message that comes `delta` after (before, if negative) the one that is shown,
+        with what followed it. Ends in `branch_shown`.
+        """
+        self._ask_store(
+            lambda store: store.select_version(message_id, delta),
+            self.show_branch,
+            self.notice_raised.emit,
+            doing="showing another version",
+        )
+
+    def show(self, conversation: Conversation | None, view: int) -> None:
+        """Make `conversation` the current one, unless something else was asked for after `view`."""
+        if view != self.view:
+            return
+        self.current_id = conversation.summary.id if conversation else None
+        self._settings.change(last_conversation_id=self.current_id)
+        self.opened.emit(self._queue.as_it_stands(conversation) if conversation else None)
+
+    def show_branch(self, conversation: Conversation) -> None:
+        if conversation.summary.id == self.current_id:
+            self.branch_shown.emit(self._queue.as_it_stands(conversation))
+
+    def _ask_store(
+        self,
+        function: Callable[[ConversationStore], T],
+        on_success: Callable[[T], None],
+        on_error: Callable[[Notice], None],
+        *,
+        doing: str,
+    ) -> None:
+        if not self._closed:
+            self._store.run(function, on_success, on_error, doing=doing)
