@@ -22,7 +22,8 @@ from engine.models.spec import AttentionSpec
 _BLOCK_ROWS = 32  # tokens times heads that share keys
 _ROWS_SHARED_BYTES = 53120
 _QUERY_TILE_BYTES = 4 * 512  # for each 32 features
-_WIDTHS = (128, 256, 512)  # of heads, up to which there are kernels for many rows
+_TOKEN_WIDTHS = (128, 512)  # of heads, up to which there are kernels
+_ROWS_WIDTHS = (128, 256, 512)
 _WIDTH_UNIT = 32
 
 
@@ -76,7 +77,9 @@ class AttentionRunner:
             offset=geometry.layer_offsets[index], heads=spec.num_kv_heads, width=spec.head_dim
         )
         suffix = "codes" if geometry.format == "int8" else "numbers"
-        is_quick = suffix == "codes" and spec.head_dim % _WIDTH_UNIT == 0 and spec.head_dim <= _WIDTHS[-1]
+        is_quick = (
+            suffix == "codes" and spec.head_dim % _WIDTH_UNIT == 0 and spec.head_dim <= _ROWS_WIDTHS[-1]
+        )
         if is_quick and shape.rows == 1:
             self._attend_token(spec, qk_norm, layout, out, shape)
             return
@@ -89,13 +92,15 @@ class AttentionRunner:
     def _attend_token(
         self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
     ) -> None:
+        width = next(width for width in _TOKEN_WIDTHS if spec.head_dim <= width)
         arguments = self._code_attention(spec, qk_norm, layout, out, shape)
-        self._kernels.launch("attend_token", arguments, grid=(shape.splits, spec.num_kv_heads, 1))
+        grid = (shape.splits, spec.num_kv_heads, 1)
+        self._kernels.launch(f"attend_token_{width}", arguments, grid=grid)
 
     def _attend_rows(
         self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
     ) -> None:
-        width = next(width for width in _WIDTHS if spec.head_dim <= width)
+        width = next(width for width in _ROWS_WIDTHS if spec.head_dim <= width)
         tiles = -(-spec.head_dim // 64) * 2
         rows = shape.rows * (spec.num_heads // spec.num_kv_heads)
         self._kernels.launch(

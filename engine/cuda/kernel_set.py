@@ -28,7 +28,7 @@ THREADS = {
     "attend_codes": 256,
     "attend_numbers": 256,
     "combine_splits": 256,
-    "attend_token": 256,
+    **dict.fromkeys((f"attend_token_{width}" for width in (128, 512)), 256),
     **dict.fromkeys((f"attend_rows_{width}" for width in (128, 256, 512)), 256),
     "route": 32,
     "mix_experts": 256,

@@ -196,12 +196,12 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
     int kv_head = blockIdx.y;
     wait_for_previous();
     let_next_start();
-    int64 base = args.step->first, oldest = oldest_seen(base + rows.first_token(), args.window);
-    int64 end = base + rows.last_token() + 1;
+    int32 base = (int32)args.step->first, oldest = oldest_seen(base + rows.first_token(), args.window);
+    int32 end = base + rows.last_token() + 1;
     load_queries(args, shared, rows, kv_head);
     RowSums sums[CHUNKS] = {};
-    for (int64 start = oldest / SPLIT * SPLIT; start < end; start += SPLIT) {
-        int64 token = start + WARP_TOKENS * warp_index();
+    for (int32 start = oldest / SPLIT * SPLIT; start < end; start += SPLIT) {
+        int32 token = start + WARP_TOKENS * warp_index();
         WarpTokens tokens(args, kv_head, token, end);
         LaneRow scores[2][2];
         LaneScales scales;
@@ -214,12 +214,13 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
         for (int tile = 0; tile < 2; ++tile)
             for (int half = 0; half < 2; ++half) {
                 int row = TILE_ROWS * tile + 8 * half + lane_index() / 4;
-                int64 position = base + rows.token(row);
+                int32 position = base + rows.token(row);
                 LaneRow& found = scores[tile][half];
                 found.hide(token, oldest_seen(position, args.window), position);
                 float largest = found.largest();
                 if (lane_index() % 4 == 0) shared.parts.largest[row][warp_index()] = largest;
             }
+        share_values(shared, values);
         __syncthreads();
         for (int tile = 0; tile < 2; ++tile)
             for (int half = 0; half < 2; ++half) {
@@ -231,16 +232,15 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
                     shared.parts.heaviest[row][warp_index()] = heaviest;
                 }
             }
-        share_values(shared, values);
         __syncthreads();
         share_weights(shared, scores);
         if (threadIdx.x < BLOCK_ROWS) {
-            int64 position = base + rows.token(threadIdx.x);
+            int32 position = base + rows.token(threadIdx.x);
             bool sees = rows.has(threadIdx.x) && start <= position;
             join_row(shared, threadIdx.x, sees && start + SPLIT > oldest_seen(position, args.window));
         }
         __syncthreads();
-        int token_tiles = (int)min((int64)SPLIT_WARPS, (end - start + WARP_TOKENS - 1) / WARP_TOKENS);
+        int token_tiles = min(SPLIT_WARPS, (end - start + WARP_TOKENS - 1) / WARP_TOKENS);
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             if (chunk > 0) {
@@ -256,6 +256,6 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
     for (int chunk = 0; chunk < CHUNKS; ++chunk) store_rows(args, shared, rows, sums[chunk], kv_head, chunk);
 }
 
-KESTREL_KERNEL(attend_rows_128, ATTEND_THREADS, CodeAttention) { attend_rows<1>(args); }
+KESTREL_KERNEL_SHARING(attend_rows_128, ATTEND_THREADS, 2, CodeAttention) { attend_rows<1>(args); }
 KESTREL_KERNEL(attend_rows_256, ATTEND_THREADS, CodeAttention) { attend_rows<2>(args); }
 KESTREL_KERNEL(attend_rows_512, ATTEND_THREADS, CodeAttention) { attend_rows<4>(args); }

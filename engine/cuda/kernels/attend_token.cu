@@ -7,8 +7,13 @@
 static const int HEAD_SET = 8;  // query heads at once: bytes of theirs and of what is left fill a tile
 static const int READ_AHEAD = 16;  // splits, when they are put together
 
+struct HeadScratch {
+    float values[WIDEST_HEAD];
+    float weights[WIDEST_HEAD];  // of the norm of the warp's first head
+};
+
 union TokenScratch {
-    float heads[SPLIT_WARPS][WIDEST_HEAD];          // of each warp
+    HeadScratch heads[SPLIT_WARPS];                 // of each warp
     int4 sums[SPLIT_WARPS][WARP][CHUNK_TILES * 2];  // of each lane, features of its head
 };
 
@@ -18,11 +23,14 @@ struct TokenShared {
     uint4 fresh[2][WIDEST_HEAD / 16];  // the token's own codes: key, value
     float fresh_scales[2];
     float query_scales[HEAD_SET];
+    float cosines[WIDEST_HEAD / 2], sines[WIDEST_HEAD / 2];
     RowParts<HEAD_SET> parts;
     uint32 arrived;
 };
 
-// What of pages a warp has in its registers: a chunk of its 32 tokens, with the token's own row put in its place.
+// What of pages a warp has in its registers: a chunk of its 32 tokens, with the token's own row put in its place. Where
+// heads aren't WIDE they have one chunk.
+template <bool WIDE>
 struct TokenPages {
     WarpTokens tokens;
     int own;  // which of them is the token itself; -1: none
@@ -31,9 +39,9 @@ struct TokenPages {
     ValueChunk values;
     LaneScales key_scales, value_scales;
 
-    KESTREL_DEVICE TokenPages(const CodeAttention& args, int kv_head, int64 first, int64 position)
+    KESTREL_DEVICE TokenPages(const CodeAttention& args, int kv_head, int32 first, int32 position)
         : tokens(args, kv_head, first, position), key_chunk(0), value_chunk(0) {
-        own = position >= first && position < first + WARP_TOKENS ? (int)(position - first) : -1;
+        own = position >= first && position < first + WARP_TOKENS ? position - first : -1;
         keys.load<true>(tokens, 0);
         values.load<true>(tokens, 0);
         key_scales.load<true>(tokens);
@@ -49,54 +57,81 @@ struct TokenPages {
     }
 
     KESTREL_DEVICE void have_keys(int chunk, const TokenShared& shared) {
-        if (chunk == key_chunk) return;
+        if (!WIDE || chunk == key_chunk) return;
         key_chunk = chunk;
         keys.load<true>(tokens, chunk);
         if (own >= 0) keys.replace(own, (const uint8*)shared.fresh[0], tokens.width, chunk);
     }
 
     KESTREL_DEVICE void have_values(int chunk, const TokenShared& shared) {
-        if (chunk == value_chunk) return;
+        if (!WIDE || chunk == value_chunk) return;
         value_chunk = chunk;
         values.load<true>(tokens, chunk);
         if (own >= 0) values.replace(own, (const uint8*)shared.fresh[1], tokens.width, chunk);
     }
 };
 
+// A head that a warp has to prepare: `job` counts `count` queries of the group from `first` on, then keys, then values.
+struct HeadJob {
+    int head, kept;  // of the row; 0: keys, 1: values, else a query
+    const float* weight;
+
+    KESTREL_DEVICE HeadJob(const CodeAttention& args, int kv_head, int first, int count, int job) {
+        int kv_heads = args.layout.heads, group = args.query_heads / kv_heads;
+        kept = job < count ? -1 : job - count;
+        head = kept < 0 ? kv_head * group + first + job : args.query_heads + kept * kv_heads + kv_head;
+        weight = args.norm != nullptr && kept < 1 ? args.norm + (int64)head * args.layout.width : nullptr;
+    }
+};
+
+// What the block's heads need and was there before.
+KESTREL_DEVICE void fetch_numbers(const CodeAttention& args, TokenShared& shared, int kv_head, int count, int32 position) {
+    Rotation rotation(args.cosines, args.sines, args.rotated, position);
+    for (int i = threadIdx.x; i < rotation.half; i += ATTEND_THREADS) {
+        shared.cosines[i] = rotation.cosines[i];
+        shared.sines[i] = rotation.sines[i];
+    }
+    HeadJob job(args, kv_head, 0, count, warp_index());
+    if (job.kept > 0 || job.weight == nullptr) return;
+    float* weights = shared.scratch.heads[warp_index()].weights;
+    for (int i = lane_index(); i < args.layout.width; i += WARP) weights[i] = job.weight[i];
+}
+
 // Queries `first` and after of the group, as pairs of bytes; with `keeps`, also the token's keys and values, into their
 // page and for this block.
 KESTREL_DEVICE void prepare_heads(
-    const CodeAttention& args, TokenShared& shared, int kv_head, int first, int count, bool keeps, int64 position
+    const CodeAttention& args, TokenShared& shared, int kv_head, int first, int count, bool keeps, int32 position
 ) {
-    int width = args.layout.width, kv_heads = args.layout.heads, group = args.query_heads / kv_heads;
-    float* values = shared.scratch.heads[warp_index()];
-    for (int job = warp_index(); job < count + (keeps ? 2 : 0); job += SPLIT_WARPS) {
-        bool is_query = job < count, is_value = job == count + 1;
-        int kept = job - count;  // 0: keys, 1: values
-        int head = is_query ? kv_head * group + first + job : args.query_heads + kept * kv_heads + kv_head;
-        const float* weight = args.norm != nullptr && !is_value ? args.norm + (int64)head * width : nullptr;
-        Rotation rotation = {args.cosines, args.sines, is_value ? 0 : args.rotated};
-        prepare_head(values, args.qkv + (int64)head * width, width, weight, args.eps, rotation, position);
-        if (is_query) {
+    int width = args.layout.width, kv_heads = args.layout.heads;
+    HeadScratch& scratch = shared.scratch.heads[warp_index()];
+    float* values = scratch.values;
+    for (int number = warp_index(); number < count + (keeps ? 2 : 0); number += SPLIT_WARPS) {
+        HeadJob job(args, kv_head, first, count, number);
+        const float* weight = job.weight;
+        if (weight != nullptr && first == 0 && number < SPLIT_WARPS) weight = scratch.weights;
+        Rotation rotation(shared.cosines, shared.sines, job.kept == 1 ? 0 : args.rotated, 0);
+        prepare_head(values, args.qkv + (int64)job.head * width, width, weight, args.eps, rotation);
+        if (job.kept < 0) {
             uint4* queries = shared.queries[0];
-            float scale = store_query(values, width, job, queries, false, queries, true);
-            if (lane_index() == 0) shared.query_scales[job] = scale * (args.scale * LOG2_E);
+            float scale = store_query(values, width, number, queries, false, queries, true);
+            if (lane_index() == 0) shared.query_scales[number] = scale * (args.scale * LOG2_E);
         } else {
             PageRows<true> rows(args.step, args.layout, position);
-            int row_head = kept * kv_heads + kv_head;
-            int8 *row = (int8*)rows.row(row_head, position), *fresh = (int8*)shared.fresh[kept];
+            int row_head = job.kept * kv_heads + kv_head;
+            int8 *row = (int8*)rows.row(row_head, position), *fresh = (int8*)shared.fresh[job.kept];
             float scale = row_codes(values, width, [row, fresh](int i, int8 code) { row[i] = fresh[i] = code; });
-            if (lane_index() == 0) *rows.scale(row_head, position) = shared.fresh_scales[kept] = scale;
+            if (lane_index() == 0) *rows.scale(row_head, position) = shared.fresh_scales[job.kept] = scale;
         }
         __syncwarp();
     }
 }
 
 // Scores of the lane's head (lane / 4 of the set) and tokens.
-KESTREL_DEVICE void token_scores(TokenPages& pages, const TokenShared& shared, LaneRow& scores) {
+template <bool WIDE>
+KESTREL_DEVICE void token_scores(TokenPages<WIDE>& pages, const TokenShared& shared, LaneRow& scores) {
     int tiles = num_feature_tiles(pages.tokens.width);
     int32 sums[4][4] = {};
-    for (int chunk = 0; chunk * CHUNK_TILES < tiles; ++chunk) {
+    for (int chunk = 0; WIDE ? chunk * CHUNK_TILES < tiles : chunk < 1; ++chunk) {
         pages.have_keys(chunk, shared);
 #pragma unroll
         for (int tile = 0; tile < CHUNK_TILES; ++tile) {
@@ -117,31 +152,30 @@ KESTREL_DEVICE void token_scores(TokenPages& pages, const TokenShared& shared, L
     }
 }
 
-// Sums over the warp's tokens: of the lane's head, features 32 q and after of the chunk.
-KESTREL_DEVICE void add_values(const ValueChunk& values, const uint4& weights, int32 (&sums)[2][16]) {
+// Sums over the warp's tokens, of the lane's head and features 32 q and after of the chunk, for other warps to add.
+KESTREL_DEVICE void share_sums(TokenShared& shared, const ValueChunk& values, const uint4& weights, bool wanted) {
+    int lane = lane_index();
     for (int four = 0; four < 4; ++four) {
         uint32 words[2][4];
         values.tiles(four, words);
+        int32 sums[2][4];
         for (int t = 0; t < 4; ++t) {
             int32 c[4] = {};
             uint32 b[2] = {words[0][t], words[1][t]};
             multiply(c, weights, b);
-            sums[0][4 * four + t] = pair_sum(c[0], c[2]);
-            sums[1][4 * four + t] = pair_sum(c[1], c[3]);
+            sums[0][t] = pair_sum(c[0], c[2]);
+            sums[1][t] = pair_sum(c[1], c[3]);
+        }
+        for (int half = 0; half < 2; ++half) {  // each lane in other banks
+            int4 word = make_int4(sums[half][0], sums[half][1], sums[half][2], sums[half][3]);
+            if (wanted) shared.scratch.sums[warp_index()][lane][(4 * half + four) ^ lane % 8] = word;
         }
     }
 }
 
 // The split's sums of the chunk for `count` heads from `head` on, over all warps, into the partials.
-KESTREL_DEVICE void keep_sums(
-    const CodeAttention& args, TokenShared& shared, const int32 (&sums)[2][16], int head, int count, int chunk
-) {
-    int lane = lane_index(), width = args.layout.width;
-    for (int i = 0; i < 8; ++i) {
-        const int32* four = &sums[i / 4][i % 4 * 4];
-        int4 word = make_int4(four[0], four[1], four[2], four[3]);
-        if (lane / 4 < count) shared.scratch.sums[warp_index()][lane][i ^ lane % 8] = word;  // in other banks each
-    }
+KESTREL_DEVICE void keep_sums(const CodeAttention& args, const TokenShared& shared, int head, int count, int chunk) {
+    int width = args.layout.width;
     __syncthreads();
     for (int job = threadIdx.x; job < count * (CHUNK / 4); job += ATTEND_THREADS) {
         int row = job / (CHUNK / 4), four = job % (CHUNK / 4), from = 4 * row + four / 8;
@@ -165,12 +199,13 @@ KESTREL_DEVICE float* split_numbers(const CodeAttention& args) {
 }
 
 // Up to 8 heads of the group, from `first` on, over the block's split.
+template <bool WIDE>
 KESTREL_DEVICE void attend_heads(
-    const CodeAttention& args, TokenShared& shared, TokenPages& pages, int kv_head, int first, int64 position
+    const CodeAttention& args, TokenShared& shared, TokenPages<WIDE>& pages, int kv_head, int first, int32 position
 ) {
     int group = args.query_heads / args.layout.heads, count = min(HEAD_SET, group - first);
     int lane = lane_index(), row = lane / 4, head = kv_head * group + first;
-    int64 token = (int64)blockIdx.x * SPLIT + WARP_TOKENS * warp_index();
+    int32 token = blockIdx.x * SPLIT + WARP_TOKENS * warp_index();
     LaneRow scores;
     token_scores(pages, shared, scores);
     scores.hide(token, oldest_seen(position, args.window), position);
@@ -187,11 +222,10 @@ KESTREL_DEVICE void attend_heads(
     uint32 high[2], low[2];
     scores.pairs(shared.parts.heaviest_of(row), high, low);
     uint4 weights = make_uint4(high[0], low[0], high[1], low[1]);
-    for (int chunk = 0; chunk * CHUNK < args.layout.width; ++chunk) {
+    for (int chunk = 0; WIDE ? chunk * CHUNK < args.layout.width : chunk < 1; ++chunk) {
         pages.have_values(chunk, shared);
-        int32 sums[2][16];
-        add_values(pages.values, weights, sums);
-        keep_sums(args, shared, sums, head, count, chunk);
+        share_sums(shared, pages.values, weights, row < count);
+        keep_sums(args, shared, head, count, chunk);
     }
     if (threadIdx.x < count) {
         float* numbers = split_numbers(args) + ((int64)(head + threadIdx.x) * gridDim.x + blockIdx.x) * 2;
@@ -238,14 +272,17 @@ KESTREL_DEVICE float join_splits(const CodeAttention& args, int head, int featur
     return value / total;
 }
 
-KESTREL_KERNEL(attend_token, ATTEND_THREADS, CodeAttention) {
+template <bool WIDE>
+KESTREL_DEVICE void attend_token(const CodeAttention& args) {
     __shared__ TokenShared shared;
     int kv_head = blockIdx.y, width = args.layout.width, group = args.query_heads / args.layout.heads;
-    int64 position = args.step->first, start = (int64)blockIdx.x * SPLIT;
-    int first = (int)(oldest_seen(position, args.window) / SPLIT), last = (int)(position / SPLIT);
+    int32 position = (int32)args.step->first, start = blockIdx.x * SPLIT;
+    int first = oldest_seen(position, args.window) / SPLIT, last = position / SPLIT;
     if (blockIdx.x < first || blockIdx.x > last) return;
     // Older tokens' rows, page table and position were there before the kernel before this one began.
-    TokenPages pages(args, kv_head, start + WARP_TOKENS * warp_index(), position);
+    TokenPages<WIDE> pages(args, kv_head, start + WARP_TOKENS * warp_index(), position);
+    fetch_numbers(args, shared, kv_head, min(HEAD_SET, group), position);
+    __syncthreads();
     wait_for_previous();
     let_next_start();
     for (int set = 0; set < group; set += HEAD_SET) {
@@ -268,3 +305,6 @@ KESTREL_KERNEL(attend_token, ATTEND_THREADS, CodeAttention) {
         store_activation(args.out, 0, head * width + feature, value);
     }
 }
+
+KESTREL_KERNEL_SHARING(attend_token_128, ATTEND_THREADS, 2, CodeAttention) { attend_token<false>(args); }
+KESTREL_KERNEL(attend_token_512, ATTEND_THREADS, CodeAttention) { attend_token<true>(args); }

@@ -45,7 +45,8 @@ struct CodeAttention {
 
 KESTREL_DEVICE float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-KESTREL_DEVICE int64 oldest_seen(int64 position, int window) {
+// Positions are below 2^31.
+KESTREL_DEVICE int32 oldest_seen(int32 position, int window) {
     return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
@@ -55,28 +56,32 @@ KESTREL_DEVICE uint32 word_of(const uint4& words, int index) {
 
 // --- keys and values of a warp's tokens -------------------------------------------------------------------------------
 
-// 32 tokens that follow one another, in one page.
+// 32 tokens that follow one another, in one page. Where there are none to be read, no address is made.
 struct WarpTokens {
-    const uint8* keys;         // the first one's row
-    const uint8* values;
-    const float* key_scales;   // the first one's
-    const float* value_scales;
-    int32 count;               // of those that may be read; others are taken for zeros
-    int32 width;               // D, a multiple of 32
+    const uint8* layer;  // of the page
+    int32 first;         // in the page
+    int32 count;         // of those that may be read; others are taken for zeros
+    int32 kv_head, kv_heads;
+    int32 width;         // D, a multiple of 32
 
-    // Tokens from `first` on, up to before `end`.
-    KESTREL_DEVICE WarpTokens(const CodeAttention& args, int kv_head, int64 first, int64 end) {
-        int kv_heads = args.layout.heads;
+    // Tokens from `position` on, up to before `end`.
+    KESTREL_DEVICE WarpTokens(const CodeAttention& args, int kv_head, int32 position, int32 end)
+        : layer(nullptr), first(position % PAGE), kv_head(kv_head) {
+        kv_heads = args.layout.heads;
         width = args.layout.width;
-        count = (int32)max((int64)0, min((int64)WARP_TOKENS, end - first));
-        keys = values = nullptr;
-        key_scales = value_scales = nullptr;
-        if (count == 0) return;
-        PageRows<true> rows(args.step, args.layout, first);
-        keys = rows.row(kv_head, first);
-        values = rows.row(kv_heads + kv_head, first);
-        key_scales = rows.scale(kv_head, first);
-        value_scales = rows.scale(kv_heads + kv_head, first);
+        count = max(0, min(WARP_TOKENS, end - position));
+        if (count > 0) layer = args.step->page(position / PAGE) + args.layout.offset;
+    }
+
+    KESTREL_DEVICE const uint8* key(int token) const { return layer + (kv_head * PAGE + first + token) * width; }
+    KESTREL_DEVICE const uint8* value(int token) const {
+        return layer + ((kv_heads + kv_head) * PAGE + first + token) * width;
+    }
+
+    template <bool KEYS>
+    KESTREL_DEVICE float scale(int token) const {
+        int row = ((KEYS ? 0 : kv_heads) + kv_head) * PAGE + first + token;
+        return ((const float*)(layer + 2 * kv_heads * PAGE * width))[row];
     }
 };
 
@@ -95,7 +100,7 @@ struct KeyChunk {
                 int token = 8 * j + lane_index() / 4, feature = CHUNK * chunk + 64 * i + lane_index() % 4 * 16;
                 bool there = token < tokens.count && feature < tokens.width;
                 pieces[i][j] = make_uint4(0, 0, 0, 0);
-                if (there) pieces[i][j] = read_piece<ONCE>(tokens.keys + token * tokens.width + feature);
+                if (there) pieces[i][j] = read_piece<ONCE>(tokens.key(token) + feature);
             }
     }
 
@@ -128,7 +133,7 @@ struct ValueChunk {
             int token = token_at(index);
             bool there = token < tokens.count && feature < tokens.width;
             pieces[index] = make_uint4(0, 0, 0, 0);
-            if (there) pieces[index] = read_piece<ONCE>(tokens.values + token * tokens.width + feature);
+            if (there) pieces[index] = read_piece<ONCE>(tokens.value(token) + feature);
         }
     }
 
@@ -165,10 +170,9 @@ struct LaneScales {
 
     template <bool KEYS>
     KESTREL_DEVICE void load(const WarpTokens& tokens) {
-        const float* scales = KEYS ? tokens.key_scales : tokens.value_scales;
         for (int index = 0; index < LANE_TOKENS; ++index) {
             int token = ValueChunk::token_at(index);
-            of[index] = token < tokens.count ? scales[token] : 0.0f;
+            of[index] = token < tokens.count ? tokens.scale<KEYS>(token) : 0.0f;
         }
     }
 
@@ -254,11 +258,10 @@ struct LaneRow {
     float of[LANE_TOKENS];
 
     // Tokens at `first` and after, of which `oldest` to `newest` are seen.
-    KESTREL_DEVICE void hide(int64 first, int64 oldest, int64 newest) {
-        int from = (int)min(oldest - first, (int64)WARP_TOKENS), to = (int)max(newest - first, (int64)-1);
+    KESTREL_DEVICE void hide(int32 first, int32 oldest, int32 newest) {
         for (int index = 0; index < LANE_TOKENS; ++index) {
-            int token = ValueChunk::token_at(index);
-            if (token < from || token > to) of[index] = minus_infinity();
+            int token = first + ValueChunk::token_at(index);
+            if (token < oldest || token > newest) of[index] = minus_infinity();
         }
     }
 

@@ -23,6 +23,10 @@ typedef unsigned long long uint64;
 #define KESTREL_KERNEL(name, threads, Arguments) \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Arguments args)
 
+// With registers for so many blocks at once on a processor.
+#define KESTREL_KERNEL_SHARING(name, threads, blocks, Arguments) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Arguments args)
+
 #define KESTREL_DEVICE __device__ __forceinline__
 
 KESTREL_DEVICE float half_to_float(uint16 bits) {
@@ -94,6 +98,9 @@ KESTREL_DEVICE float power_of_two(float exponent) {
 
 // What other blocks have written in the meantime: not from this processor's own cache.
 KESTREL_DEVICE float load_written(const float* address) { return __ldcg(address); }
+
+// Has 128 bytes come as far as the cache of all processors.
+KESTREL_DEVICE void fetch_ahead(const void* address) { asm volatile("prefetch.global.L2 [%0];" : : "l"(address)); }
 
 // The block's shared memory whose size the launch says; its address is a multiple of 16.
 KESTREL_DEVICE unsigned char* dynamic_shared() {

@@ -7,30 +7,30 @@
 static const int WIDEST_HEAD = 512;
 
 struct Rotation {
-    const float* cosines;  // (positions, R / 2): by position
-    const float* sines;    // (positions, R / 2)
-    int32 rotated;         // R, of each head's D; 0: none
+    const float* cosines;  // (R / 2), at the token's position
+    const float* sines;    // (R / 2)
+    int32 half;            // R / 2, of each head's D; 0: none
+
+    KESTREL_DEVICE Rotation(const float* cosines, const float* sines, int32 rotated, int64 position)
+        : cosines(cosines + position * (rotated / 2)), sines(sines + position * (rotated / 2)), half(rotated / 2) {}
 };
 
 // values (D): of shared memory, this warp's own; x (D) behind the norm with weight (D), or null, and behind rotation.
 KESTREL_DEVICE void prepare_head(
-    float* values, const float* x, int width, const float* weight, float eps, const Rotation& rotation, int64 position
+    float* values, const float* x, int width, const float* weight, float eps, const Rotation& rotation
 ) {
-    float factor = 1.0f;
+    for (int i = lane_index(); i < width; i += WARP) values[i] = x[i];
     if (weight != nullptr) {
         float squares = 0.0f;
-        for (int i = lane_index(); i < width; i += WARP) squares = fmaf(x[i], x[i], squares);
-        factor = 1.0f / sqrtf(warp_sum(squares) / width + eps);
+        for (int i = lane_index(); i < width; i += WARP) squares = fmaf(values[i], values[i], squares);
+        float factor = 1.0f / sqrtf(warp_sum(squares) / width + eps);
+        for (int i = lane_index(); i < width; i += WARP) values[i] = values[i] * factor * weight[i];
     }
-    for (int i = lane_index(); i < width; i += WARP) values[i] = weight != nullptr ? x[i] * factor * weight[i] : x[i];
     __syncwarp();
-    int half = rotation.rotated / 2;
-    const float* cosines = rotation.cosines + position * half;
-    const float* sines = rotation.sines + position * half;
-    for (int i = lane_index(); i < half; i += WARP) {
-        float first = values[i], second = values[i + half];
-        values[i] = first * cosines[i] - second * sines[i];
-        values[i + half] = second * cosines[i] + first * sines[i];
+    for (int i = lane_index(); i < rotation.half; i += WARP) {
+        float first = values[i], second = values[i + rotation.half];
+        values[i] = first * rotation.cosines[i] - second * rotation.sines[i];
+        values[i + rotation.half] = second * rotation.cosines[i] + first * rotation.sines[i];
     }
     __syncwarp();
 }

@@ -43,8 +43,8 @@ KESTREL_DEVICE void rotate_and_keep(const Rotary& args) {
     float* x = args.qkv + ((int64)blockIdx.x * (args.query_heads + 2 * kv_heads) + head) * width;
     bool is_value = head >= args.query_heads + kv_heads;
     const float* weight = args.norm != nullptr && !is_value ? args.norm + (int64)head * width : nullptr;
-    Rotation rotation = {args.cosines, args.sines, is_value ? 0 : args.rotated};
-    prepare_head(values, x, width, weight, args.eps, rotation, position);
+    Rotation rotation(args.cosines, args.sines, is_value ? 0 : args.rotated, position);
+    prepare_head(values, x, width, weight, args.eps, rotation);
     if (head < args.query_heads) {
         for (int i = lane_index(); i < width; i += WARP) x[i] = values[i];
     } else {

@@ -105,7 +105,7 @@ class AttentionBench:
         count = len(rows)
         end = first + count
         self.card.upload(self.space.qkv, as_bytes(rows.reshape(-1).contiguous()))
-        self.step.send(torch.zeros(count, HIDDEN), first, pages.addresses[: pages_for(end)])
+        self.step.send([0] * count, first, pages.addresses[: pages_for(end)])
         self.out = self.space.attended.of(self.spec.q_dim, values=True, planes=self.planes)
         self.runner.run(
             self.spec,

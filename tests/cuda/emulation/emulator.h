@@ -24,6 +24,7 @@
 
 #define KESTREL_EXPORT extern "C" __attribute__((visibility("default")))
 #define KESTREL_KERNEL(name, threads, Arguments) KESTREL_KERNEL_NAMED(name, threads, Arguments)
+#define KESTREL_KERNEL_SHARING(name, threads, blocks, Arguments) KESTREL_KERNEL_NAMED(name, threads, Arguments)
 #define KESTREL_KERNEL_NAMED(name, threads, Arguments)                                                                \
     static void name(const Arguments& args);                                                                         \
     KESTREL_EXPORT const unsigned kestrel_size_##name = sizeof(Arguments);                                            \
