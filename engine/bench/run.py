@@ -25,6 +25,7 @@ from engine.kv_geometry import KvGeometry
 from engine.loading import load_model
 from engine.notices import Notice
 from engine.resolution import ResolvedConfig
+from engine.weights.strip_shelf import StripShelf
 
 
 class PlanFor(Protocol):
@@ -38,6 +39,14 @@ class Loaded:
     backend: Backend
     config: ResolvedConfig
     notices: tuple[Notice, ...]
+    shelf: StripShelf | None = None
+
+    def settle(self) -> tuple[Notice, ...]:
+        """What a load does behind it would take time from what is measured. Returns what went wrong there."""
+        if self.shelf is None:
+            return ()
+        self.shelf.wait()
+        return self.shelf.take_notices()
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,9 @@ def run_bench(
         loaded, plan = _load_model(path, config, plan_for, times, cancel)
     times.finish()
     try:
-        return Figures(_measured(loaded, plan, times, random_weights, say, cancel), loaded.notices)
+        late = loaded.settle()
+        found = _measured(loaded, plan, times, random_weights, say, cancel)
+        return Figures(found, (*loaded.notices, *late))
     finally:
         loaded.backend.close()
 
@@ -91,7 +102,8 @@ def _load_model(
         raise
     model = load_model(folder, config, on_progress=times, cancel=cancel)
     model.states.close()  # conversations have no part in this
-    loaded = Loaded(model.summary.name, model.backend, model.config, model.summary.notices)
+    summary = model.summary
+    loaded = Loaded(summary.name, model.backend, model.config, summary.notices, model.shelf)
     return loaded, _for_device(plan, loaded)
 
 
