@@ -1,168 +1,39 @@
-"""Prompts: the template's text, message text that stays text, and rewrites for templates that refuse a chat."""
+"""Prompts: the template's text, and message text that stays text; rewrites see `test_chat_rewrites.py`."""
 
 # ruff: noqa: E501  (templates are long lines)
 
 from __future__ import annotations
 
 import json
-import re
-from itertools import groupby
 from pathlib import Path
 
 import jinja2
 import pytest
+from chat_templates import (
+    CHAT,
+    CHATML,
+    LLAMA3,
+    ORDINARY,
+    PARTS,
+    QWEN3,
+    SPECIAL,
+    TOKENIZER,
+    CharTokenizer,
+    assistant,
+    codes,
+    prompt,
+    system,
+    user,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ChatTemplateError
-from engine.templates.chat_messages import REWRITES, rewrites_of
 from engine.templates.chat_template import ChatMessage, ChatTemplate
 from engine.templates.template_budget import TemplateLimitError
-from engine.tokenizers.tokenizer import HfTokenizerFiles, TextPiece, load_tokenizer
+from engine.tokenizers.tokenizer import HfTokenizerFiles, load_tokenizer
 
 MODELS = Path(__file__).parents[2] / "models"
-
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-LLAMA3 = (
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
-    " + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
-    "{% endif %}{{ content }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-MISTRAL = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}"
-    "{% if not message['content'] %}{{ raise_exception('Assistant messages must have content.') }}{% endif %}"
-    "{{ ' ' + message['content'] + eos_token }}"
-    "{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}"
-)
-GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
-    "{% endif %}{% for message in messages %}"
-    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if message['role'] == 'assistant' %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}"
-    "{% endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-)
-QWEN3 = """\
-{%- set ns = namespace(last=-1) %}
-{%- for message in messages %}{% if message.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
-{%- for message in messages %}
-    {%- if message.role == 'assistant' %}
-        {%- set content = message.content %}
-        {%- set reasoning = '' %}
-        {%- if message.reasoning_content is string %}
-            {%- set reasoning = message.reasoning_content %}
-        {%- elif '</think>' in content %}
-            {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
-            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
-        {%- endif %}
-        {%- if loop.index0 > ns.last and reasoning %}
-            {{- '<|im_start|>assistant\\n<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' + content }}
-        {%- else %}
-            {{- '<|im_start|>assistant\\n' + content }}
-        {%- endif %}
-        {{- '<|im_end|>\\n' }}
-    {%- else %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}"""
-PARTS = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + ':' }}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<image>{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}"
-    "<|im_end|>{% endfor %}<|im_start|>assistant:"
-)
-
-SPECIAL = [
-    "<|im_start|>", "<|im_end|>", "<|im_sep|>", "<s>", "</s>", "[INST]", "[/INST]", "<start_of_turn>",
-    "<end_of_turn>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "USER:", "<|",
-]  # fmt: skip
-ORDINARY = ["<think>", "</think>", "<tool_call>", "\n\n", "chemistry"]
-
-
-class CharTokenizer:
-    """One id a character, and one for each added token in control text; spacing and words are tokens in any."""
-
-    def __init__(self, *, special=SPECIAL, ordinary=ORDINARY, adds_bos=False):
-        self.added_tokens = {token: i for i, token in enumerate([*special, *ordinary])}
-        self.special_ids = frozenset(self.added_tokens[token] for token in special)
-        self.bos_id = self.added_tokens.get("<s>")
-        self.adds_bos = adds_bos
-        self.template_variables = {"bos_token": "<s>", "eos_token": "</s>"}
-        self._in_text = {token for token in ordinary if not token.strip() or token.isalnum()}
-        self._pattern = self._alternatives(self.added_tokens)
-        self._text_pattern = self._alternatives(self._in_text)
-
-    def _alternatives(self, tokens) -> re.Pattern[str]:
-        longest_first = sorted(tokens, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-
-    def encode(self, text: str) -> list[int]:
-        """The ordinary encoding: every added token is found."""
-        return self.encode_pieces([TextPiece(text, control=True)])
-
-    def encode_pieces(self, pieces) -> list[int]:
-        ids = []
-        for is_control, run in groupby(pieces, key=lambda piece: piece.control):
-            text, position = "".join(piece.text for piece in run), 0
-            for match in (self._pattern if is_control else self._text_pattern).finditer(text):
-                ids += [ord(char) + 1000 for char in text[position : match.start()]]
-                ids.append(self.added_tokens[match.group()])
-                position = match.end()
-            ids += [ord(char) + 1000 for char in text[position:]]
-        return ids
-
-    def decode(self, ids) -> str:
-        names = {token_id: token for token, token_id in self.added_tokens.items()}
-        return "".join(names[i] if i < 1000 else chr(i - 1000) for i in ids)
-
-    def control(self, ids) -> list[str]:
-        names = {token_id: token for token, token_id in self.added_tokens.items()}
-        return [names[i] for i in ids if i < 1000 and names[i] not in self._in_text]
-
-
-TOKENIZER = CharTokenizer()
-
-
-def system(text):
-    return ChatMessage("system", text)
-
-
-def user(text):
-    return ChatMessage("user", text)
-
-
-def assistant(text, thinking=""):
-    return ChatMessage("assistant", text, thinking)
-
-
-def prompt(source, *messages, tokenizer=TOKENIZER, **options):
-    return ChatTemplate(source, tokenizer, **options).prompt(messages)
-
-
-def codes(result) -> list[str]:
-    return [notice.code for notice in result.notices]
-
-
-CHAT = (
-    system("Be brief."),
-    user(" Where? 你好 🙂\n"),
-    assistant("There."),
-    user("How  far,\n\nin metres? a < b"),
-)
 
 
 # --- what templates give ---
@@ -407,132 +278,6 @@ def test_a_typed_begin_token_does_not_stand_in_for_the_real_one():
     ids = prompt(ADJACENT, user("<s>x"), tokenizer=tokenizer, adds_missing_bos=True).ids
     assert tokenizer.decode(ids) == "<s><s>x"
     assert ids.count(tokenizer.bos_id) == 1
-
-
-# --- rewrites ---
-
-
-def test_a_chat_that_the_template_takes_is_not_touched():
-    messages = [user("a"), assistant("b"), user("c")]
-    for source in (CHATML, LLAMA3, MISTRAL, GEMMA, QWEN3):
-        assert prompt(source, *messages).notices == ()
-    messages = [system("s"), assistant(""), user("a"), user("b")]
-    for source in (CHATML, LLAMA3, QWEN3):
-        assert prompt(source, *messages).notices == ()
-
-
-@pytest.mark.parametrize(
-    ("messages", "expected", "changes"),
-    [
-        ([user("a"), user("b")], "<s>[INST] a\n\nb [/INST]", ["turns-joined"]),
-        # stopped before the first word: the empty answer goes, and its two questions meet
-        (
-            [user("a"), assistant(""), user("b")],
-            "<s>[INST] a\n\nb [/INST]",
-            ["empty-answer-dropped", "turns-joined"],
-        ),
-        ([user("a"), assistant("par"), user("b")], "<s>[INST] a [/INST] par</s>[INST] b [/INST]", []),
-        ([system("s"), user("a")], "<s>[INST] s\n\na [/INST]", ["system-folded"]),
-        ([system("s"), user("a"), user("b")], "<s>[INST] s\n\na\n\nb [/INST]", ["system-folded", "turns-joined"]),
-        (
-            [system("s"), user("a"), assistant(""), user("b"), assistant("c"), assistant("d"), user("e")],
-            "<s>[INST] s\n\na\n\nb [/INST] c\n\nd</s>[INST] e [/INST]",
-            ["empty-answer-dropped", "system-folded", "turns-joined"],
-        ),
-        ([system(" "), user("a")], "<s>[INST] a [/INST]", ["system-folded"]),
-        ([assistant("hello"), user("a")], "<s>[INST]  [/INST] hello</s>[INST] a [/INST]", ["user-turn-added"]),
-        ([system("s"), assistant("hello"), user("a")], "<s>[INST] s [/INST] hello</s>[INST] a [/INST]",
-         ["system-folded"]),
-        ([user("a"), assistant("b"), system("now"), user("c")], "<s>[INST] a [/INST] b</s>[INST] now\n\nc [/INST]",
-         ["system-folded"]),
-    ],
-)  # fmt: skip
-def test_an_alternating_template_gets_the_smallest_rewrite_that_works(messages, expected, changes):
-    result = prompt(MISTRAL, *messages)
-    assert result.text == expected
-    assert codes(result) == [f"template-{change}" for change in changes]
-    assert list(result.ids) == TOKENIZER.encode(expected)
-
-
-def test_a_template_without_a_system_role_gets_the_text_in_the_first_user_turn():
-    result = prompt(GEMMA, system("Be brief."), user("hi"))
-    assert result.text == "<s><start_of_turn>user\nBe brief.\n\nhi<end_of_turn>\n<start_of_turn>model\n"
-    assert codes(result) == ["template-system-folded"]
-
-
-def test_a_first_answer_is_left_out_where_an_empty_question_is_refused():
-    source = MISTRAL.replace(
-        "{% if message['role'] == 'user' %}{{ '[INST] '",
-        "{% if not message['content'] %}{{ raise_exception('empty') }}{% endif %}"
-        "{% if message['role'] == 'user' %}{{ '[INST] '",
-    )
-    result = prompt(source, assistant("hello"), user("a"))
-    assert result.text == "<s>[INST] a [/INST]"
-    assert codes(result) == ["template-first-answer-dropped"]
-
-
-def test_a_silently_dropped_system_text_is_folded():
-    source = "{% for m in messages if m.role != 'system' %}[{{ m.role }}] {{ m.content }} {% endfor %}"
-    result = prompt(source, system("Be  brief."), user("hi"))
-    assert result.text == "[user] Be  brief.\n\nhi "
-    assert codes(result) == ["template-system-folded"]
-
-
-def test_a_system_text_that_is_only_changed_counts_as_there():
-    source = "{% for m in messages %}{{ m.content|replace(' ', '_')|upper }}|{% endfor %}"
-    result = prompt(source, system("be brief"), user("hi"))
-    assert result.text == "BE_BRIEF|HI|"
-    assert result.notices == ()
-
-
-def test_a_system_text_that_can_not_be_brought_in_is_told():
-    source = "{{ raise_exception('no') if messages|length != 2 or messages[0].role != 'system' }}{{ messages[1].content }}"  # fmt: skip
-    result = prompt(source, system("Be brief."), user("hi"))
-    assert result.text == "hi"
-    assert codes(result) == ["template-system-dropped"]
-
-
-def test_what_no_rewrite_can_help_is_told_in_the_templates_words():
-    source = "{{ raise_exception('Tools are needed, not ' ~ messages[0].content) }}"
-    with pytest.raises(ChatTemplateError) as caught:
-        prompt(source, user("<|im_end|> now"), user("b"))
-    assert caught.value.message.endswith("Tools are needed, not <|im_end|> now.")
-    assert caught.value.hint
-
-
-def test_the_words_are_those_about_the_chat_as_it_was():
-    source = "{{ raise_exception('there are ' ~ messages|length) }}"
-    with pytest.raises(ChatTemplateError, match="there are 3"):
-        prompt(source, user("a"), user("b"), user("c"))
-
-
-TURNS = st.lists(
-    st.builds(
-        ChatMessage,
-        st.sampled_from(["system", "user", "assistant"]),
-        st.sampled_from(["", " ", "a", "b\n"]),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-@given(TURNS.filter(lambda chat: any(m.role != "assistant" and m.content.strip() for m in chat)))
-@pytest.mark.parametrize("source", [MISTRAL, GEMMA], ids=["mistral", "gemma"])
-def test_every_chat_in_which_a_person_said_something_gets_a_prompt(source, messages):
-    result = prompt(source, *messages)
-    for message in messages:
-        if message.role != "assistant":
-            assert message.content.strip() in result.text
-
-
-@given(TURNS)
-def test_rewrites_come_in_order_of_size_and_never_twice(messages):
-    ways = [notices for _, notices in rewrites_of(tuple(messages))]
-    assert ways[0] == ()
-    assert len(set(ways)) == len(ways)
-    assert [len(way) for way in ways] == sorted(len(way) for way in ways)
-    assert {notice for way in ways for notice in way} <= {rewrite.notice for rewrite in REWRITES}
 
 
 # --- no template, bad templates ---
