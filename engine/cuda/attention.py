@@ -20,8 +20,8 @@ from engine.models.spec import AttentionSpec
 
 # As in kernels/attend_rows.cu.
 _BLOCK_ROWS = 32  # tokens times heads that share keys
-_ROWS_SHARED_BYTES = 53120
-_QUERY_TILE_BYTES = 4 * 512  # for each 32 features
+_ROWS_SHARED_BYTES = 53248
+_QUERY_BYTES = 64  # of shared memory, for each feature
 _TOKEN_WIDTHS = (128, 512)  # of heads, up to which there are kernels
 _ROWS_WIDTHS = (128, 256, 512)
 _WIDTH_UNIT = 32
@@ -101,13 +101,12 @@ class AttentionRunner:
         self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
     ) -> None:
         width = next(width for width in _ROWS_WIDTHS if spec.head_dim <= width)
-        tiles = -(-spec.head_dim // 64) * 2
         rows = shape.rows * (spec.num_heads // spec.num_kv_heads)
         self._kernels.launch(
             f"attend_rows_{width}",
             self._code_attention(spec, qk_norm, layout, out, shape),
             grid=(-(-rows // _BLOCK_ROWS), spec.num_kv_heads, 1),
-            shared_bytes=_ROWS_SHARED_BYTES + _QUERY_TILE_BYTES * tiles,
+            shared_bytes=_ROWS_SHARED_BYTES + _QUERY_BYTES * width,
         )
 
     def _code_attention(

@@ -12,6 +12,7 @@ struct RowsShared {
     uint4 weights[2][2][SPLIT_WARPS][WARP];        // A: [low][tile of rows][tile of tokens][lane]
     uint4 values[SPLIT_WARPS][CHUNK / 16][WARP];   // B: [tile of tokens][two tiles of features][lane]; at last, numbers
     RowParts<BLOCK_ROWS> parts;
+    int32 positions[BLOCK_ROWS];                   // -1: there is no such row
     float query_scales[BLOCK_ROWS];
     float so_far[BLOCK_ROWS], total[BLOCK_ROWS];   // the largest score, and the sum of weights
     float before[BLOCK_ROWS], added[BLOCK_ROWS];   // see Joint
@@ -19,8 +20,8 @@ struct RowsShared {
     int32 sees[BLOCK_ROWS];                        // anything of the split
 };
 
-// As the launch says it, with 512 bytes of queries for each tile of 32 features.
-static_assert(sizeof(RowsShared) == 53120, "engine/cuda/attention.py has it");
+// Of it and, behind it, of queries: 8192 bytes for each chunk, as launches have it.
+static_assert(sizeof(RowsShared) == 53248, "see engine/cuda/attention.py");
 
 // Which token of the step and which head of the group a row of a block is.
 struct RowTile {
@@ -39,11 +40,15 @@ struct RowTile {
 };
 
 // Queries: [low][tile of rows][tile of features][lane].
-KESTREL_DEVICE uint4* query_tiles(int width, int low, int tile) {
-    return (uint4*)dynamic_shared() + sizeof(RowsShared) / 16 + (2 * low + tile) * num_feature_tiles(width) * WARP;
+template <int CHUNKS>
+KESTREL_DEVICE uint4* query_tiles(int low, int tile) {
+    return (uint4*)dynamic_shared() + sizeof(RowsShared) / 16 + (2 * low + tile) * CHUNKS * CHUNK_TILES * WARP;
 }
 
-KESTREL_DEVICE void load_queries(const CodeAttention& args, RowsShared& shared, const RowTile& rows, int kv_head) {
+template <int CHUNKS>
+KESTREL_DEVICE void load_queries(
+    const CodeAttention& args, RowsShared& shared, const RowTile& rows, int kv_head, int32 base
+) {
     int width = args.layout.width, kv_heads = args.layout.heads;
     for (int i = 0; i < ROWS_A_WARP; ++i) {
         int row = ROWS_A_WARP * warp_index() + i;
@@ -52,11 +57,13 @@ KESTREL_DEVICE void load_queries(const CodeAttention& args, RowsShared& shared, 
         int tile = row / TILE_ROWS;
         bool upper = row % TILE_ROWS >= 8;
         float scale = store_query(
-            args.qkv + head * width, width, row % 8, query_tiles(width, 0, tile), upper, query_tiles(width, 1, tile), upper
+            args.qkv + head * width, width, row % 8, query_tiles<CHUNKS>(0, tile), upper, query_tiles<CHUNKS>(1, tile),
+            upper
         );
         if (lane_index() == 0) shared.query_scales[row] = scale * (args.scale * LOG2_E);
     }
     if (threadIdx.x < BLOCK_ROWS) {
+        shared.positions[threadIdx.x] = rows.has(threadIdx.x) ? base + rows.token(threadIdx.x) : -1;
         shared.so_far[threadIdx.x] = minus_infinity();
         shared.total[threadIdx.x] = 0.0f;
     }
@@ -79,8 +86,8 @@ KESTREL_DEVICE void row_scores(
             for (int i = 0; i < CHUNK_TILES; ++i) {
                 int features = chunk * CHUNK_TILES + i;
                 if (features >= tiles) continue;
-                uint4 high_queries = query_tiles(tokens.width, 0, tile)[features * WARP + lane_index()];
-                uint4 low_queries = query_tiles(tokens.width, 1, tile)[features * WARP + lane_index()];
+                uint4 high_queries = query_tiles<CHUNKS>(0, tile)[features * WARP + lane_index()];
+                uint4 low_queries = query_tiles<CHUNKS>(1, tile)[features * WARP + lane_index()];
                 for (int j = 0; j < 4; ++j) {
                     uint32 b[2];
                     keys.tile(i, j, b);
@@ -124,8 +131,10 @@ KESTREL_DEVICE void share_weights(RowsShared& shared, const LaneRow (&rows)[2][2
     }
 }
 
-// One thread a row: what its sums so far and the split's are multiplied by.
-KESTREL_DEVICE void join_row(RowsShared& shared, int row, bool sees) {
+// One thread a row: what its sums so far and the split's, from `start` on, are multiplied by.
+KESTREL_DEVICE void join_row(RowsShared& shared, int row, int32 start, int window) {
+    int32 position = shared.positions[row];
+    bool sees = position >= start && oldest_seen(position, window) < start + SPLIT;
     shared.sees[row] = sees;
     if (!sees) return;
     float largest = shared.parts.largest_of(row), so_far = fmaxf(shared.so_far[row], largest);
@@ -198,7 +207,7 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
     let_next_start();
     int32 base = (int32)args.step->first, oldest = oldest_seen(base + rows.first_token(), args.window);
     int32 end = base + rows.last_token() + 1;
-    load_queries(args, shared, rows, kv_head);
+    load_queries<CHUNKS>(args, shared, rows, kv_head, base);
     RowSums sums[CHUNKS] = {};
     for (int32 start = oldest / SPLIT * SPLIT; start < end; start += SPLIT) {
         int32 token = start + WARP_TOKENS * warp_index();
@@ -211,12 +220,16 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
         ValueChunk values;
         values.load<false>(tokens, 0);
         scales.load<false>(tokens);
+        // Whether any row doesn't see all of the split. (Those that there aren't may see what they like.)
+        bool hides = start + SPLIT > base + rows.first_token() + 1 || start < oldest_seen(end - 1, args.window);
         for (int tile = 0; tile < 2; ++tile)
             for (int half = 0; half < 2; ++half) {
                 int row = TILE_ROWS * tile + 8 * half + lane_index() / 4;
-                int32 position = base + rows.token(row);
                 LaneRow& found = scores[tile][half];
-                found.hide(token, oldest_seen(position, args.window), position);
+                if (hides) {
+                    int32 position = shared.positions[row];
+                    found.hide(token, oldest_seen(position, args.window), position);
+                }
                 float largest = found.largest();
                 if (lane_index() % 4 == 0) shared.parts.largest[row][warp_index()] = largest;
             }
@@ -234,11 +247,7 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
             }
         __syncthreads();
         share_weights(shared, scores);
-        if (threadIdx.x < BLOCK_ROWS) {
-            int32 position = base + rows.token(threadIdx.x);
-            bool sees = rows.has(threadIdx.x) && start <= position;
-            join_row(shared, threadIdx.x, sees && start + SPLIT > oldest_seen(position, args.window));
-        }
+        if (threadIdx.x < BLOCK_ROWS) join_row(shared, threadIdx.x, start, args.window);
         __syncthreads();
         int token_tiles = min(SPLIT_WARPS, (end - start + WARP_TOKENS - 1) / WARP_TOKENS);
 #pragma unroll

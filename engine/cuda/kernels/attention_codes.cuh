@@ -78,16 +78,17 @@ struct WarpTokens {
         return layer + ((kv_heads + kv_head) * PAGE + first + token) * width;
     }
 
+    // Of this token, an even one, and the next.
     template <bool KEYS>
-    KESTREL_DEVICE float scale(int token) const {
+    KESTREL_DEVICE float2 scales(int token) const {
         int row = ((KEYS ? 0 : kv_heads) + kv_head) * PAGE + first + token;
-        return ((const float*)(layer + 2 * kv_heads * PAGE * width))[row];
+        return load_global8(layer + 2 * kv_heads * PAGE * width + 4 * row);
     }
 };
 
 template <bool ONCE>
 KESTREL_DEVICE uint4 read_piece(const uint8* piece) {
-    return ONCE ? load_streaming(piece) : *(const uint4*)piece;
+    return ONCE ? load_streaming(piece) : load_global16(piece);
 }
 
 struct KeyChunk {
@@ -170,9 +171,11 @@ struct LaneScales {
 
     template <bool KEYS>
     KESTREL_DEVICE void load(const WarpTokens& tokens) {
-        for (int index = 0; index < LANE_TOKENS; ++index) {
+        for (int index = 0; index < LANE_TOKENS; index += 2) {
             int token = ValueChunk::token_at(index);
-            of[index] = token < tokens.count ? tokens.scale<KEYS>(token) : 0.0f;
+            float2 pair = token < tokens.count ? tokens.scales<KEYS>(token) : make_float2(0.0f, 0.0f);
+            of[index] = pair.x;
+            of[index + 1] = token + 1 < tokens.count ? pair.y : 0.0f;
         }
     }
 

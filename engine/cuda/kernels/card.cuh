@@ -99,8 +99,20 @@ KESTREL_DEVICE float power_of_two(float exponent) {
 // What other blocks have written in the meantime: not from this processor's own cache.
 KESTREL_DEVICE float load_written(const float* address) { return __ldcg(address); }
 
-// Has 128 bytes come as far as the cache of all processors.
-KESTREL_DEVICE void fetch_ahead(const void* address) { asm volatile("prefetch.global.L2 [%0];" : : "l"(address)); }
+// 16 and 8 bytes of global memory, where the compiler can't know that they are there.
+KESTREL_DEVICE uint4 load_global16(const void* address) {
+    uint4 value;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(address));
+    return value;
+}
+
+KESTREL_DEVICE float2 load_global8(const void* address) {
+    float2 value;
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(address));
+    return value;
+}
 
 // The block's shared memory whose size the launch says; its address is a multiple of 16.
 KESTREL_DEVICE unsigned char* dynamic_shared() {

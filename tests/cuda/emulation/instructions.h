@@ -156,7 +156,8 @@ inline T __ldg(const T* address) { return *address; }
 
 inline float load_written(const float* address) { return *(const volatile float*)address; }
 
-inline void fetch_ahead(const void* address) { *(const volatile char*)address; }  // of addresses that can't be
+inline uint4 load_global16(const void* address) { return *(const uint4*)address; }
+inline float2 load_global8(const void* address) { return *(const float2*)address; }
 
 inline uint4 load_streaming(const void* address) { return *(const uint4*)address; }
 
