@@ -292,12 +292,16 @@ KESTREL_DEVICE void attend_token(const CodeAttention& args) {
         if (set == 0) pages.put_own(shared);
         attend_heads(args, shared, pages, kv_head, set, position);
     }
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) shared.arrived = atomicInc(args.arrivals + kv_head, last - first);
-    __syncthreads();
-    if (shared.arrived != last - first) return;
-    __threadfence();
+    if (first < last) {
+        if (threadIdx.x == 0) {
+            __threadfence();  // what the block has written is there before its arrival; what others have, behind theirs
+            shared.arrived = atomicInc(args.arrivals + kv_head, last - first);
+            __threadfence();
+        }
+        __syncthreads();
+        if (shared.arrived != last - first) return;
+    }
     int blocks = width / WARP;
     for (int job = warp_index(); job < group * blocks; job += SPLIT_WARPS) {
         int head = kv_head * group + job / blocks, feature = job % blocks * WARP + lane_index();

@@ -82,7 +82,8 @@ KESTREL_DEVICE void wait_for_previous() {
 #endif
 }
 
-// The next kernel may begin, up to its own `wait_for_previous`, once every block has come here or ended.
+// The next kernel may begin, up to its own `wait_for_previous`, once every block has come here or ended. A kernel comes
+// here behind its own `wait_for_previous`: so whatever was written two kernels before may be read without waiting.
 KESTREL_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
