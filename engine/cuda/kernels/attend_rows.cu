@@ -107,6 +107,34 @@ KESTREL_DEVICE void row_scores(
     }
 }
 
+// hides: some of the tokens, at `first` and after, from some of the rows.
+KESTREL_DEVICE void find_largest(RowsShared& shared, LaneRow (&scores)[2][2], bool hides, int32 first, int window) {
+    for (int tile = 0; tile < 2; ++tile)
+        for (int half = 0; half < 2; ++half) {
+            int row = TILE_ROWS * tile + 8 * half + lane_index() / 4;
+            LaneRow& found = scores[tile][half];
+            if (hides) {
+                int32 position = shared.positions[row];
+                found.hide(first, oldest_seen(position, window), position);
+            }
+            float largest = found.largest();
+            if (lane_index() % 4 == 0) shared.parts.largest[row][warp_index()] = largest;
+        }
+}
+
+KESTREL_DEVICE void weigh_rows(RowsShared& shared, LaneRow (&scores)[2][2], const LaneScales& value_scales) {
+    for (int tile = 0; tile < 2; ++tile)
+        for (int half = 0; half < 2; ++half) {
+            int row = TILE_ROWS * tile + 8 * half + lane_index() / 4;
+            uint32 heaviest;
+            float total = scores[tile][half].weigh(shared.parts.largest_of(row), value_scales, heaviest);
+            if (lane_index() % 4 == 0) {
+                shared.parts.total[row][warp_index()] = total;
+                shared.parts.heaviest[row][warp_index()] = heaviest;
+            }
+        }
+}
+
 // Values of the warp's tokens, as lanes of other warps read them.
 KESTREL_DEVICE void share_values(RowsShared& shared, const ValueChunk& values) {
     uint4(*to)[WARP] = shared.values[warp_index()];
@@ -222,29 +250,10 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
         scales.load<false>(tokens);
         // Whether any row doesn't see all of the split. (Those that there aren't may see what they like.)
         bool hides = start + SPLIT > base + rows.first_token() + 1 || start < oldest_seen(end - 1, args.window);
-        for (int tile = 0; tile < 2; ++tile)
-            for (int half = 0; half < 2; ++half) {
-                int row = TILE_ROWS * tile + 8 * half + lane_index() / 4;
-                LaneRow& found = scores[tile][half];
-                if (hides) {
-                    int32 position = shared.positions[row];
-                    found.hide(token, oldest_seen(position, args.window), position);
-                }
-                float largest = found.largest();
-                if (lane_index() % 4 == 0) shared.parts.largest[row][warp_index()] = largest;
-            }
+        find_largest(shared, scores, hides, token, args.window);
         share_values(shared, values);
         __syncthreads();
-        for (int tile = 0; tile < 2; ++tile)
-            for (int half = 0; half < 2; ++half) {
-                int row = TILE_ROWS * tile + 8 * half + lane_index() / 4;
-                uint32 heaviest;
-                float total = scores[tile][half].weigh(shared.parts.largest_of(row), scales, heaviest);
-                if (lane_index() % 4 == 0) {
-                    shared.parts.total[row][warp_index()] = total;
-                    shared.parts.heaviest[row][warp_index()] = heaviest;
-                }
-            }
+        weigh_rows(shared, scores, scales);
         __syncthreads();
         share_weights(shared, scores);
         if (threadIdx.x < BLOCK_ROWS) join_row(shared, threadIdx.x, start, args.window);
