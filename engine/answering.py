@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from engine.drawing import Drawings
 from engine.errors import Cancelled, ComputeFaultError
 from engine.generation import (
     DecodeStats,
@@ -23,9 +23,6 @@ from engine.generation import (
 from engine.sampling import Sampler
 from engine.states.lease import Lease, StatesMoved
 from engine.text_stream import TextStream
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -57,6 +54,7 @@ class Answer:
         self._sampler = sampler
         self._cancel = cancel
         self._history = list(request.prompt_ids)  # prompt and answer, for repetition penalties
+        self._drawings = Drawings(sampler, self._history)
         self._tokens: list[int] = []
         self._text: list[str] = []
         self._prefill = self._prefill_stats(0.0)
@@ -71,7 +69,13 @@ class Answer:
         failed.
         """
         try:
-            logits = yield from self._surviving(self._read_prompt)
+            yield from self._events()
+        finally:
+            self._drawings.close()
+
+    def _events(self) -> Generator[GenerationEvent, None, None]:
+        try:
+            token = yield from self._surviving(self._read_prompt)
         except Cancelled:
             yield self._finished(FinishReason.CANCELLED)
             return
@@ -81,19 +85,19 @@ class Answer:
             began = time.perf_counter()
             try:
                 if self._tokens:
-                    logits = yield from self._surviving(self._run_last)
+                    token = yield from self._surviving(self._run_last)
             except Cancelled:
                 reason = FinishReason.CANCELLED
                 if held_back := self._stream.finish():
                     yield self._delta(held_back)
                 break
-            text, reason = self._draw(logits)
+            text, reason = self._take(token)
             if len(self._tokens) > 1:
                 self._decode_seconds += time.perf_counter() - began
             yield self._delta(text)
         yield self._finished(reason)
 
-    def _surviving(self, step: Callable[[], torch.Tensor]) -> Generator[GenerationEvent, None, torch.Tensor]:
+    def _surviving(self, step: Callable[[], int]) -> Generator[GenerationEvent, None, int]:
         """What `step` gives, asked for again once all states have left a device that failed."""
         while True:
             try:
@@ -102,30 +106,31 @@ class Answer:
                 notice = moved.notice
             yield DeviceChanged(notice)
 
-    def _read_prompt(self) -> torch.Tensor:
-        """Logits (V,) after the prompt. What is cached of it is not run again."""
+    def _read_prompt(self) -> int:
+        """The token behind the prompt. What is cached of that is not run again."""
         began = time.perf_counter()
         try:
             ids = self._prompt[self._lease.length :]
-            return self._run(lambda: self._lease.prefill(ids, cancel=self._cancel))
+            return self._run(lambda: self._lease.draw(ids, self._drawings, cancel=self._cancel))
         finally:
             self._prefill = self._prefill_stats(time.perf_counter() - began)
 
-    def _run_last(self) -> torch.Tensor:
-        """Logits (V,) after the token that was drawn last."""
-        return self._run(lambda: self._lease.decode(self._tokens[-1], cancel=self._cancel))
+    def _run_last(self) -> int:
+        """The token behind the one that was drawn last."""
+        token, ahead = self._tokens[-1], not self._limit_reached(len(self._tokens) + 1)
+        return self._run(
+            lambda: self._lease.draw_next(token, self._drawings, ahead=ahead, cancel=self._cancel)
+        )
 
-    def _run(self, step: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def _run(self, step: Callable[[], int]) -> int:
         if self._cancel is not None and self._cancel.is_set():
             raise Cancelled
         before = self._lease.length
-        logits = step()
         try:
-            check_finite(logits)
+            return step()
         except ComputeFaultError:
             self._lease.rewind(before)  # what was just cached is no better than the logits
             raise
-        return logits
 
     def _prefill_stats(self, seconds: float) -> PrefillStats:
         return PrefillStats(
@@ -136,22 +141,23 @@ class Answer:
             diverged_at=self._lease.diverged_at,
         )
 
-    def _draw(self, logits: torch.Tensor) -> tuple[str, FinishReason | None]:
-        """Draws the next token: the text that is final with it, and what ends the answer here."""
-        token = self._sampler.sample(logits, self._history)
+    def _take(self, token: int) -> tuple[str, FinishReason | None]:
+        """The next token: the text that is final with it, and what ends the answer here."""
         self._tokens.append(token)
         self._history.append(token)
+        self._sampler.num_drawn = len(self._tokens)
         ended = token in self._rules.end_ids
         text = "" if ended else self._stream.push(token)
-        reason = FinishReason.END if ended else self._limit_reached()
+        reason = FinishReason.END if ended else self._limit_reached(len(self._tokens))
         if reason is not None:
             text += self._stream.finish()
         return text, FinishReason.STOP if self._stream.stopped else reason
 
-    def _limit_reached(self) -> FinishReason | None:
-        if len(self._tokens) == self._rules.max_new_tokens:
+    def _limit_reached(self, count: int) -> FinishReason | None:
+        """With so many tokens."""
+        if count == self._rules.max_new_tokens:
             return FinishReason.LENGTH
-        full = len(self._prompt) + len(self._tokens) >= self._rules.context
+        full = len(self._prompt) + count >= self._rules.context
         return FinishReason.CONTEXT if full else None
 
     def _delta(self, text: str) -> TextDelta:
@@ -167,13 +173,4 @@ class Answer:
             decode=DecodeStats(tokens=max(0, len(self._tokens) - 1), seconds=self._decode_seconds),
             seed=self._sampler.seed,
             notices=self._lease.take_notices(),
-        )
-
-
-def check_finite(logits: torch.Tensor) -> None:
-    """Raises ComputeFaultError when any logit is infinite or not a number."""
-    if not logits.isfinite().all():
-        raise ComputeFaultError(
-            "The model computed values that are not numbers.",
-            "Its weights are damaged or too large for this arithmetic: load it again, or choose another.",
         )

@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from engine.generation import SamplingParams
 from engine.kv_geometry import KvFormat, KvGeometry
 from engine.metrics import MemoryUse, Work
 from engine.models.spec import ModelSpec
@@ -73,6 +74,44 @@ class PagePool(Protocol):
 
     def write(self, page: int, data: torch.Tensor) -> None:
         """Makes the page what `read` gave."""
+
+
+class Drawing(Protocol):
+    """The tokens of one answer, each drawn from logits as soon as they are there. To be closed by whoever
+    started it.
+    """
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether it can begin with a token's step before anybody knows which token that is."""
+
+    def prefill(
+        self,
+        ids: collections.abc.Sequence[int],
+        sequence: Sequence,
+        pool: PagePool,
+        *,
+        cancel: threading.Event | None = None,
+    ) -> int:
+        """Runs `ids` as `Backend.prefill` does, and draws the token behind them. Raises what that raises, and
+        ComputeFaultError where any logit is no finite number: `ids` may be in the sequence then.
+        """
+
+    def decode(
+        self,
+        token: int,
+        sequence: Sequence,
+        pool: PagePool,
+        *,
+        ahead: bool = False,
+        cancel: threading.Event | None = None,
+    ) -> int:
+        """The same for the token that was drawn last, in the quickest way. ahead: the step of the token that
+        is drawn now may begin, which leaves something in the row behind this one's: there is a page for it.
+        """
+
+    def close(self) -> None:
+        """Nothing more is drawn. What has begun ahead changes nothing that counts."""
 
 
 class Backend(Protocol):
@@ -139,6 +178,13 @@ class Backend(Protocol):
     ) -> torch.Tensor:
         """Run one id as `prefill` does, in the quickest way: float32 logits (V,), which may differ from those
         of `prefill` by rounding. They depend on the rows before and on the token alone.
+        """
+
+    def start_drawing(
+        self, params: SamplingParams, *, seed: int | None, history: collections.abc.Sequence[int]
+    ) -> Drawing | None:
+        """For one answer, whose tokens are drawn where logits are computed. seed: None where the answer is
+        greedy. history: its prompt. None: whoever asks draws from logits (`engine/drawing.py`).
         """
 
     def new_cache(self, kv_format: KvFormat = "native") -> Cache:

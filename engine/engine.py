@@ -15,12 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engine.answering import Answer, EndRules, check_finite
+from engine.answering import Answer, EndRules
 from engine.backend import Backend
 from engine.checkpoints.foreign_files import shown
 from engine.checkpoints.model_folder import ModelFolder
 from engine.config import EngineConfig
 from engine.conversation_states import default_ram_budget
+from engine.drawing import check_finite
 from engine.errors import (
     Cancelled,
     ContextFullError,

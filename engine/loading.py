@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from engine.answering import check_finite
 from engine.backend import Backend
 from engine.calibration_text import calibration_text
 from engine.card_loading import card_for, fallback_notice, load_on_card
@@ -26,6 +25,7 @@ from engine.cpu.memory import RESERVE_BYTES, available_bytes, check_weights_fit
 from engine.cuda.availability import NoCard
 from engine.cuda.driver import CardInfo
 from engine.default_folders import strips_folder
+from engine.drawing import check_finite
 from engine.errors import Cancelled, ComputeFaultError, DeviceFaultError, OutOfMemoryError
 from engine.kv_geometry import KvFormat
 from engine.model_summary import ModelSummary

@@ -13,7 +13,7 @@ class Work:
     """What was asked of a card since its model was loaded; on the CPU there is none of it.
 
     launches: of kernels, and of many that were recorded as one. uploads: copies from the computer's memory to
-    the card's. downloads: the other way.
+    the card's. downloads: the other way; and each wait for what a kernel wrote there.
     """
 
     launches: int = 0

@@ -233,6 +233,7 @@ class Sampler:
     """Draws the tokens of one answer, with random numbers of its own: one a token, whatever else goes on.
 
     Attributes:
+        params: how it draws.
         seed: what makes the same answer again. None where none was given and none is needed, as the answer is
             greedy.
         num_drawn: the answer's tokens so far. Whoever draws some elsewhere adds them.
@@ -242,7 +243,7 @@ class Sampler:
 
     def __init__(self, params: SamplingParams) -> None:
         validate(params)
-        self._params = params
+        self.params = params
         self._is_greedy = params.temperature == 0
         self.seed = params.seed
         if self.seed is None and not self._is_greedy:
@@ -258,12 +259,12 @@ class Sampler:
         The history of one answer only grows, so only its new end is read. Raises ComputeFaultError when the
         logits are no numbers.
         """
-        if self._params.repetition_penalty != 1 and len(history) > 0:
+        if self.params.repetition_penalty != 1 and len(history) > 0:
             logits = self._penalise(logits, history)
         if self._is_greedy:
             token = greedy(logits)
         else:
-            token = draw(possible_tokens(logits, self._params), self._uniform())
+            token = draw(possible_tokens(logits, self.params), self._uniform())
         self.num_drawn += 1
         return token
 
@@ -275,7 +276,7 @@ class Sampler:
         self._known |= fresh
         added = torch.tensor(list(fresh), dtype=torch.int64, device=logits.device)
         self._seen = added if self._seen is None else torch.cat((self._seen, added))
-        return penalise_repetition(logits, self._seen, self._params.repetition_penalty)
+        return penalise_repetition(logits, self._seen, self.params.repetition_penalty)
 
     def _uniform(self) -> float:
         assert self.seed is not None

@@ -24,6 +24,7 @@ from engine.cpu.row_trial import RowShapes, try_rows
 from engine.cpu.strip_weights import load_strips
 from engine.cpu.weights import load_parameters
 from engine.errors import Cancelled
+from engine.generation import SamplingParams
 from engine.kv_geometry import PAGE, KvFormat, KvGeometry, pages_for
 from engine.metrics import MemoryUse, Work
 from engine.models.spec import ModelSpec, Parameter
@@ -143,6 +144,9 @@ class CpuBackend:
             sequence.length += 1
             logits = self._logits(hidden)[0]
         return logits.clone()
+
+    def start_drawing(self, params: SamplingParams, *, seed: int | None, history: Several[int]) -> None:
+        """Logits are in the computer's memory already."""
 
     def new_cache(self, kv_format: KvFormat = "native") -> PagedCache:
         geometry = KvGeometry.of(self.spec, kv_format)

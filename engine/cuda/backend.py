@@ -18,8 +18,10 @@ import torch
 from engine.backend import Cache, PagePool, Sequence
 from engine.cpu.model import ModelWeights
 from engine.cuda.cache import CudaCache
+from engine.cuda.card_drawing import CardDrawing
 from engine.cuda.chunks import ChunkStore
 from engine.cuda.counted_driver import CountedDriver
+from engine.cuda.drawing import DrawKernels, DrawSlot, DrawSlots
 from engine.cuda.driver import CardDriver, CardFaultError, KernelCompiler
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import (
@@ -36,6 +38,7 @@ from engine.cuda.step_plans import StepPlans
 from engine.cuda.weights import CardWeights, Rest, upload_weights
 from engine.cuda.workspace import Workspace
 from engine.errors import UnsupportedModelError
+from engine.generation import SamplingParams
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.metrics import CardSpace, MemoryUse, Work
 from engine.models.spec import ModelSpec, MoeSpec
@@ -200,15 +203,11 @@ class CudaBackend:
         cancel: threading.Event | None = None,
     ) -> torch.Tensor:
         assert isinstance(pool, CudaPagePool)
-        assert ids, "there is nothing to run"
-        assert len(sequence.pages) >= pages_for(sequence.length + len(ids)), "pages are missing"
-        end = min(sequence.length + len(ids), self._context)  # what is behind it is refused with its step
-        if self._tables.reserve(end):  # all memory that it takes, before it begins
-            self._plans.forget_recordings()
+        self._reserve(ids, sequence)
         logits: list[torch.Tensor] = []
         for start in range(0, len(ids), PREFILL_ROWS):
             block = ids[start : start + PREFILL_ROWS]
-            self._step_of(block, sequence, pool, cancel)
+            self._plans.run(block, sequence.length, sequence.pages, pool, cancel)
             is_last = start + len(block) == len(ids)
             computed = len(block) == 1  # with its step
             if all_logits:
@@ -227,6 +226,58 @@ class CudaBackend:
         cancel: threading.Event | None = None,
     ) -> torch.Tensor:
         return self.prefill([token], sequence, pool, cancel=cancel)
+
+    def start_drawing(
+        self, params: SamplingParams, *, seed: int | None, history: collections.abc.Sequence[int]
+    ) -> CardDrawing | None:
+        slot = self._slots.take()
+        if slot is None:
+            return None
+        slot.begin(params, seed=seed, history=history)
+        self._plans.forget_next()
+        return CardDrawing(self, slot)
+
+    def end_drawing(self, slot: DrawSlot) -> None:
+        """Of `CardDrawing`."""
+        self._slots.give_back(slot)
+
+    @property
+    def runs_ahead(self) -> bool:
+        return self._plans.runs_ahead
+
+    def run_drawn(
+        self,
+        ids: collections.abc.Sequence[int],
+        sequence: Sequence,
+        pool: CudaPagePool,
+        slot: DrawSlot,
+        cancel: threading.Event | None,
+    ) -> None:
+        """Starts what `prefill` does, and the draw behind it."""
+        self._reserve(ids, sequence)
+        for start in range(0, len(ids), PREFILL_ROWS):
+            block = ids[start : start + PREFILL_ROWS]
+            draws = slot if start + len(block) == len(ids) else None
+            self._plans.run(block, sequence.length, sequence.pages, pool, cancel, slot=draws)
+            sequence.length += len(block)
+
+    def run_ahead(
+        self, position: int, token: int | None, sequence: Sequence, pool: CudaPagePool, slot: DrawSlot
+    ) -> bool:
+        """Starts the step of the slot's next token, at `position`, if that takes nothing new. token: None
+        while only the card knows it. Whether it was started.
+        """
+        end = position + 1
+        has_room = end <= self._context and self._tables.has(end) and len(sequence.pages) >= pages_for(end)
+        if not self.runs_ahead or not has_room:
+            return False
+        if self._plans.has_next(slot, position):
+            self._plans.run_next(position, sequence.pages, pool, slot)
+        elif token is not None:
+            self._plans.run([token], position, sequence.pages, pool, None, slot=slot)
+        else:
+            return False
+        return True
 
     def new_cache(self, kv_format: KvFormat = "native") -> CudaCache:
         geometry = KvGeometry.of(self.spec, kv_format)
@@ -256,6 +307,14 @@ class CudaBackend:
         self._space = Workspace(
             self.memory, spec, rows=rows, context=self._context, planes=PLANES[self._activations]
         )
+        self._draws = DrawKernels(
+            self.memory,
+            self.kernels,
+            turn=self._step.slot_of(1),
+            logits=self._space.logits,
+            vocab_size=spec.vocab_size,
+        )
+        self._slots = DrawSlots(self.memory, spec.vocab_size)
         self._tables = RopeTables(
             self.memory, {layer.attention.rope for layer in spec.layers}, context=self._context
         )
@@ -275,30 +334,30 @@ class CudaBackend:
             self.spec,
             self._weights,
             self._runner,
+            kernels=self.kernels,
+            draws=self._draws,
             step=self._step,
             space=self._space,
             context=self._context,
         )
+        slot = self._slots.take()
+        assert slot is not None, "the first one was made"
         forms: tuple[KvFormat, ...] = ("int8", "native")
         for form in sorted(forms, key=lambda form: form != kv):
             geometry = KvGeometry.of(self.spec, form)
-            plans.prepare(CudaPagePool(geometry, 1, self._driver, self._chunks))
+            plans.prepare(CudaPagePool(geometry, 1, self._driver, self._chunks), slot)
             self._chunks.free_spare()
+        self._slots.give_back(slot)
         plans.seal()
         return plans
 
-    def _step_of(
-        self,
-        ids: collections.abc.Sequence[int],
-        sequence: Sequence,
-        pool: CudaPagePool,
-        cancel: threading.Event | None,
-    ) -> None:
-        end = sequence.length + len(ids)
-        with torch.inference_mode():
-            hidden = self.cpu.weights.embedding.rows(torch.tensor(ids, dtype=torch.int64))
-        pages = pool.addresses(sequence.pages[: pages_for(end)])
-        self._plans.run(hidden, sequence.length, pages, pool.geometry, cancel)
+    def _reserve(self, ids: collections.abc.Sequence[int], sequence: Sequence) -> None:
+        """All memory that a step takes, before it begins."""
+        assert ids, "there is nothing to run"
+        assert len(sequence.pages) >= pages_for(sequence.length + len(ids)), "pages are missing"
+        end = min(sequence.length + len(ids), self._context)  # what is behind it is refused with its step
+        if self._tables.reserve(end):
+            self._plans.forget_recordings()
 
     def _rest(self, kv: KvFormat) -> Rest:
         page_bytes = KvGeometry.of(self.spec, kv).page_bytes

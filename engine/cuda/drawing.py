@@ -107,6 +107,7 @@ class DrawSlot:
         if params.repetition_penalty != 1:
             parts.append(self._occurrences(history))
         self._driver.upload(self.address, np.concatenate(parts))
+        self._letterbox.contents.fill(0xFF)  # the number of no draw
         self._started = self._taken = 0
 
     def started(self) -> None:
@@ -119,12 +120,20 @@ class DrawSlot:
         """Waits for the token that was drawn first of those in flight. None: its logits are no numbers."""
         assert self.in_flight
         self._driver.wait(self._marks[self._taken % _IN_FLIGHT])
-        size = ctypes.sizeof(Drawn)
-        start = self._taken % _RESULTS * size
-        drawn = Drawn.from_buffer_copy(self._letterbox.contents[start : start + size].tobytes())
-        assert drawn.index == self._taken, "the card drew another token than it was asked for"
+        index, token, fault = self._result(self._taken)
+        assert index == self._taken, "the card drew another token than it was asked for"
         self._taken += 1
-        return None if drawn.fault else int(drawn.token)
+        return None if fault else token
+
+    def peek(self) -> tuple[int, int, int]:
+        """What the first draw since `begin` left, once somebody has waited for it: index, token, fault."""
+        return self._result(0)
+
+    def _result(self, index: int) -> tuple[int, int, int]:
+        size = ctypes.sizeof(Drawn)
+        start = index % _RESULTS * size
+        drawn = Drawn.from_buffer_copy(self._letterbox.contents[start : start + size].tobytes())
+        return drawn.index, drawn.token, drawn.fault
 
     def _occurrences(self, history: Sequence[int]) -> npt.NDArray[np.uint8]:
         """A bit for each id, in words of 32."""

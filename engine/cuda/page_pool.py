@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 8 * 2**20  # taken at a time: a page of a small model is less than the card's unit of 2 MB
 ALIGNMENT = 256
+
+_versions = itertools.count()  # of all pools: no two have the same
 
 
 def cache_bytes(geometry: KvGeometry, num_pages: int, *, capacity: int | None = None) -> int:
@@ -58,6 +61,7 @@ class CudaPagePool:
         self._capacity = capacity
         self._driver = driver
         self._chunks = chunks
+        self.version = next(_versions)  # another one whenever a page's number may stand for another place
         self._chunk = _Chunk.of(geometry, capacity)
         self._held: dict[int, Address] = {}  # chunks by number, of pages one after the other
         self._free: dict[int, list[int]] = {}  # pages of those that have some
@@ -158,6 +162,7 @@ class CudaPagePool:
     def _take_chunk(self) -> None:
         number = next(index for index in range(len(self._held) + 1) if index not in self._held)
         self._held[number] = self._chunks.take(self._chunk.num_bytes)
+        self.version = next(_versions)
         first = number * self._chunk.num_pages
         self._free[number] = list(reversed(range(first, first + self._chunk.num_pages)))
 

@@ -29,6 +29,10 @@ class RopeTables:
         self._positions = 0
         self._grow(min(context, _FIRST_POSITIONS))
 
+    def has(self, positions: int) -> bool:
+        """Whether there are rows for that many."""
+        return positions <= self._positions
+
     def reserve(self, positions: int) -> bool:
         """Have rows for that many. Whether they had to be moved for it. Raises OutOfMemoryError, and then
         what was there stays.

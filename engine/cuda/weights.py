@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from engine.cpu.memory import mebibytes
 from engine.cpu.model import ModelWeights
 from engine.cuda.driver import Address
-from engine.cuda.layer_images import LayerImage, layer_images
+from engine.cuda.embedding import CardEmbedding, HostEmbedding, embedding_image
+from engine.cuda.layer_images import layer_images
 from engine.cuda.layer_window import AllLayers, Layers, LayerWindow
 from engine.cuda.matrices import DeviceLinear, Uploader
 from engine.cuda.memory import CardMemory, taken_bytes
@@ -34,9 +35,10 @@ class Rest:
 @dataclass(frozen=True)
 class CardWeights:
     """num_bytes: of all weights, wherever they are. window: how many layers are on the card at a time; None:
-    all.
+    all. embedding: on the card too where all layers fit beside it, in a form that a kernel knows.
     """
 
+    embedding: CardEmbedding | HostEmbedding
     layers: Layers
     final_norm: Address
     head: DeviceLinear
@@ -60,8 +62,10 @@ def upload_weights(
     images = layer_images(weights, uploader)
     final_norm = uploader.tensor(weights.final_norm.float())
     head = uploader.linear([weights.head])
-    stays = uploader.num_bytes
-    chosen = _window(images, window, memory, rest)
+    sizes = [image.sizes for image in images]
+    embedding = _embedding(weights, sizes, window, memory, rest)
+    stays = uploader.num_bytes + (embedding.num_bytes if isinstance(embedding, CardEmbedding) else 0)
+    chosen = _window(sizes, window, memory, rest)
     done, total = stays, stays + sum(image.num_bytes for image in images[:chosen])
 
     def on_layer(num_bytes: int) -> None:
@@ -73,6 +77,7 @@ def upload_weights(
 
     on_layer(0)
     return CardWeights(
+        embedding=embedding,
         layers=(
             AllLayers(uploader, images, on_layer)
             if chosen is None
@@ -85,10 +90,22 @@ def upload_weights(
     )
 
 
-def _window(images: list[LayerImage], window: int, memory: CardMemory, rest: Rest) -> int | None:
+def _embedding(
+    weights: ModelWeights, sizes: Sizes, window: int, memory: CardMemory, rest: Rest
+) -> CardEmbedding | HostEmbedding:
+    """A token reads one row of it: that is not worth a layer's place."""
+    image = embedding_image(weights.embedding)
+    if image is not None and not 0 < window < len(sizes):
+        room = memory.available(RESERVE_BYTES) - taken_bytes(image.num_bytes) - rest.other
+        if window or widest_window(sizes, room - rest.short_cache, taken_bytes) == len(sizes):
+            return image.upload(memory)
+    return HostEmbedding(weights.embedding, memory)
+
+
+def _window(sizes: Sizes, window: int, memory: CardMemory, rest: Rest) -> int | None:
     if window:
-        return window if window < len(images) else None
-    return fitting_window([image.sizes for image in images], memory.available(RESERVE_BYTES), rest)
+        return window if window < len(sizes) else None
+    return fitting_window(sizes, memory.available(RESERVE_BYTES), rest)
 
 
 def fitting_window(sizes: Sizes, available: int, rest: Rest) -> int | None:

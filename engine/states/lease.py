@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from engine.errors import DeviceFaultError, ModelUnloadedError, OutOfMemoryError, StepRefusedError
 from engine.generation import ReuseReason
@@ -14,6 +14,16 @@ from engine.states.state import Home, State, as_ids
 
 if TYPE_CHECKING:
     import torch
+
+    from engine.backend import Sequence as PageTable
+    from engine.drawing import Drawings
+
+_Got = TypeVar("_Got")
+
+Run = Callable[[Home, "PageTable", list[int], int], _Got]
+"""Runs ids behind what a page table holds. The first of them, as many as the number says, nobody asked for:
+they were lost with their device.
+"""
 
 
 class StatesMoved(Exception):  # noqa: N818  (nothing is wrong any more)
@@ -99,11 +109,50 @@ class Lease:
         """Append `ids`; logits (V,) after the last, or (T, V). However it ends, `ids` are what is cached.
         Raises Cancelled, OutOfMemoryError, StatesMoved; DeviceFaultError where there is no other device.
         """
-        return self._step(ids, cancel, all_logits=all_logits)
+
+        def run(home: Home, table: PageTable, whole: list[int], lost: int) -> torch.Tensor:
+            logits = home.backend.prefill(
+                whole, table, home.ledger.pool, all_logits=all_logits, cancel=cancel
+            )
+            return logits[lost:] if all_logits else logits
+
+        return self._step(ids, cancel, run, needs_all=all_logits)
 
     def decode(self, token: int, *, cancel: threading.Event | None = None) -> torch.Tensor:
         """`prefill` for one token, in the quickest way."""
-        return self._step([token], cancel, decodes=True)
+
+        def run(home: Home, table: PageTable, whole: list[int], lost: int) -> torch.Tensor:
+            if lost:
+                return home.backend.prefill(whole, table, home.ledger.pool, cancel=cancel)
+            return home.backend.decode(token, table, home.ledger.pool, cancel=cancel)
+
+        return self._step([token], cancel, run)
+
+    def draw(self, ids: Sequence[int], drawings: Drawings, *, cancel: threading.Event | None = None) -> int:
+        """Append `ids`: the token that is drawn behind them. Raises what `prefill` does, and
+        ComputeFaultError: then `ids` may be cached, and what is cached of them is of no use.
+        """
+
+        def run(home: Home, table: PageTable, whole: list[int], lost: int) -> int:
+            return drawings.on(home.backend).prefill(whole, table, home.ledger.pool, cancel=cancel)
+
+        return self._step(ids, cancel, run)
+
+    def draw_next(
+        self, token: int, drawings: Drawings, *, ahead: bool, cancel: threading.Event | None = None
+    ) -> int:
+        """`draw` for the token that was drawn last, in the quickest way. ahead: one more may follow, so that
+        its step may begin where there is a page for it.
+        """
+
+        def run(home: Home, table: PageTable, whole: list[int], lost: int) -> int:
+            drawing, ledger = drawings.on(home.backend), home.ledger
+            if lost:
+                return drawing.prefill(whole, table, ledger.pool, cancel=cancel)
+            follows = ahead and drawing.runs_ahead and ledger.make_writable(table, 2)
+            return drawing.decode(token, table, ledger.pool, ahead=follows, cancel=cancel)
+
+        return self._step([token], cancel, run)
 
     def rewind(self, length: int) -> None:
         """Forget the tokens from `length` on."""
@@ -120,9 +169,13 @@ class Lease:
 
     def end(self) -> None:
         """The state was given back: what is asked for from now on raises ModelUnloadedError, for only a store
-        that closes takes a state out of an answer's hands. Nothing of the pool is held any more.
+        that closes takes a state out of an answer's hands. Nothing of the pool is held any more, but for what
+        the state's tokens take.
         """
         self._keeper = None
+        if self.state.live is not None:
+            live = self.state.live
+            live.home.ledger.truncate(live.sequence, live.sequence.length)  # pages for steps that never came
 
     def add_notice(self, notice: Notice) -> None:
         self._notices.append(notice)
@@ -136,10 +189,11 @@ class Lease:
         self,
         ids: Sequence[int],
         cancel: threading.Event | None,
+        run: Run[_Got],
         *,
-        all_logits: bool = False,
-        decodes: bool = False,
-    ) -> torch.Tensor:
+        needs_all: bool = False,
+    ) -> _Got:
+        """needs_all: what `run` gives is of no use where it didn't run all of the ids itself."""
         keeper = self._keeper
         if keeper is None:
             raise ModelUnloadedError
@@ -149,37 +203,31 @@ class Lease:
                 self._reopen(keeper)
             keeper.make_writable(self, len(self._owed) + len(ids), cancel)
             try:
-                return self._run(ids, cancel, all_logits=all_logits, decodes=decodes)
+                return self._run(ids, run)
             except (OutOfMemoryError, StepRefusedError):
                 if not keeper.leave_pool(self):
                     raise
-            if all_logits:
+            if needs_all:
                 self.rewind(before)
             rest = ids[self.length - before :]
             keeper.make_writable(self, len(self._owed) + len(rest), cancel)
-            return self._run(rest, cancel, all_logits=all_logits, decodes=decodes)
+            return self._run(rest, run)
         except DeviceFaultError as fault:
             notice = keeper.leave_device(fault)
             self.rewind(before)
             raise StatesMoved(notice) from fault
 
-    def _run(
-        self, ids: Sequence[int], cancel: threading.Event | None, *, all_logits: bool, decodes: bool
-    ) -> torch.Tensor:
+    def _run(self, ids: Sequence[int], run: Run[_Got]) -> _Got:
         """In pages that are there and the state's own."""
-        backend, pool = self.home.backend, self.home.ledger.pool
         assert self.state.live is not None
         sequence, owed = self.state.live.sequence, self._owed
         whole = [*owed, *ids]
         try:
-            if decodes and not owed:
-                return backend.decode(ids[0], sequence, pool, cancel=cancel)
-            logits = backend.prefill(whole, sequence, pool, all_logits=all_logits, cancel=cancel)
+            return run(self.home, sequence, whole, len(owed))
         finally:
             grown = sequence.length - self.state.length
             self.state.ids.extend(as_ids(whole[:grown]))
             self._owed = owed[grown:]
-        return logits[len(owed) :] if all_logits else logits
 
     def _reopen(self, keeper: LeaseKeeper) -> None:
         wanted = self.ids[:]

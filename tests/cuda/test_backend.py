@@ -216,11 +216,17 @@ class NothingRecorded(EmulatedCard):
 class WronglyRecorded(EmulatedCard):
     def record(self, work: Callable[[], None]) -> Recording:
         super().record(work)
-        self.recordings[-1] = Recording(self.recordings[-1][:-2])  # type: ignore[index]
+        self.recordings[-1] = Recording(self.recordings[-1][: -self.missing])  # type: ignore[index]
         return self.recordings[-1]
 
+    missing = 2  # the draw
 
-@pytest.mark.parametrize("kind", [NothingRecorded, WronglyRecorded])
+
+class WronglyRecordedEarlier(WronglyRecorded):
+    missing = 4  # logits, too
+
+
+@pytest.mark.parametrize("kind", [NothingRecorded, WronglyRecorded, WronglyRecordedEarlier])
 def test_where_recording_fails_kernels_are_started_one_by_one_and_that_is_told(
     kind: type[EmulatedCard], on_card: OnCard
 ) -> None:

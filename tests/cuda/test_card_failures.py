@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 
 from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cuda.availability import NoCard, find_card
+from engine.cuda.backend import CudaBackend
 from engine.cuda.lost_card import earlier_loss
 from engine.engine import Engine
 from engine.errors import ComputeFaultError, SettingError
@@ -252,16 +253,14 @@ def test_a_fault_that_leaves_the_card_working_gives_its_memory_back(
     engine = load(card)
     answer = events(engine)
     next(answer)
-    download = card.download
 
     def refused(*args: Any) -> None:
-        monkeypatch.setattr(card, "download", download)
-        raise CardFaultError("The graphics card refused a download.")
+        raise CardFaultError("The graphics card refused a wait.")
 
-    assert engine._backend is not None
-    monkeypatch.setattr(engine._backend._driver, "download", refused)  # type: ignore[attr-defined]
+    assert isinstance(engine._backend, CudaBackend)
+    monkeypatch.setattr(engine._backend._driver, "wait", refused)
     [change] = [event for event in answer if isinstance(event, DeviceChanged)]
-    assert "refused a download" in change.notice.message
+    assert "refused a wait" in change.notice.message
     assert earlier_loss() is None
     assert engine.summary.device == "cpu"
     assert card.live == {}
@@ -346,16 +345,20 @@ def test_numbers_that_are_none_end_the_answer_and_the_state_is_as_good_as_before
     """They stand in the keys and values of the token that failed, too; nothing is ever read of those."""
     engine = load(card)
     expected = Told.by(events(engine, conversation="undisturbed"))
-    embedding = engine._backend.cpu.weights.embedding  # type: ignore[union-attr]
-    rows = embedding.rows
+    backend = engine._backend
+    assert isinstance(backend, CudaBackend)
+    norm, width = backend._weights.final_norm, backend.spec.hidden_size
+    sound = np.zeros(4 * width, np.uint8)
+    card.download(sound, norm)
     answer = events(engine)
-    for _ in range(3):
+    for _ in range(3):  # the second token is there, and the step of it has begun
         next(answer)
-    monkeypatch.setattr(embedding, "rows", lambda ids: torch.full_like(rows(ids), torch.nan))
+    card.fill(norm, 0xFF, 4 * width)
+    assert isinstance(next(answer), TextDelta)
     with pytest.raises(ComputeFaultError, match="not numbers"):
         list(answer)
-    monkeypatch.undo()
-    assert places(engine)["a"] == (len(PROMPT) + 1, "pool")
+    card.upload(norm, sound)
+    assert places(engine)["a"] == (len(PROMPT) + 2, "pool")
     again = Told.by(events(engine))
     assert again.ids == expected.ids
     longer = Told.by(events(engine, [*PROMPT, *expected.ids[:2]], count=COUNT - 2))

@@ -15,7 +15,9 @@ from engine.checkpoints.model_folder import open_model
 from engine.config import EngineConfig
 from engine.cpu import compiler
 from engine.cuda.availability import NoCard
+from engine.cuda.backend import CudaBackend
 from engine.cuda.driver import CardFaultError, Recording
+from engine.cuda.embedding import CardEmbedding
 from engine.cuda.page_pool import CHUNK_BYTES
 from engine.engine import Engine
 from engine.errors import Cancelled, ModelFileError, SettingError
@@ -192,7 +194,18 @@ def test_a_model_larger_than_the_budget_runs_a_few_layers_at_a_time_and_says_so(
     held = whole.metrics().memory
     page_bytes = KvGeometry.of(open_model(MODEL).spec, "int8").page_bytes
     short = CHUNK_BYTES + pages_for(512) * page_bytes
-    engine = load(weights="q8", vram_budget=held.weight_bytes + held.workspace_bytes + short - 1)
+    assert isinstance(whole._backend, CudaBackend)
+    embedding = whole._backend._weights.embedding
+    assert isinstance(embedding, CardEmbedding)
+    budget = held.weight_bytes + held.workspace_bytes + short - 1
+    looks_up = load(weights="q8", vram_budget=budget)
+    assert looks_up.summary.notices == whole.summary.notices, "the embedding goes before any layer does"
+    assert looks_up.summary.weight_bytes == whole.summary.weight_bytes - embedding.num_bytes
+    assert answer(looks_up, ids).token_ids == answer(whole, ids).token_ids
+    last = looks_up.metrics().last_answer
+    assert last is not None
+    assert last.h2d_per_token == 1.0, "the row that the computer looked up"
+    engine = load(weights="q8", vram_budget=budget - embedding.num_bytes)
     [notice] = [notice for notice in engine.summary.notices if notice.code.startswith("window")]
     assert notice.code == "window-on"
     assert "3 of 4 layers" in notice.message
@@ -203,8 +216,12 @@ def test_a_window_by_hand_is_told_and_gives_the_same_words(load: Load) -> None:
     ids = list(range(5, 60))
     engine = load(weights="q8", window=2)
     assert "window-on" in codes(engine)
-    assert engine.summary.weight_bytes == load(weights="q8").summary.weight_bytes
-    assert answer(engine, ids).token_ids == answer(load(weights="q8"), ids).token_ids
+    whole = load(weights="q8")
+    assert isinstance(whole._backend, CudaBackend)
+    embedding = whole._backend._weights.embedding
+    assert isinstance(embedding, CardEmbedding)
+    assert engine.summary.weight_bytes == whole.summary.weight_bytes - embedding.num_bytes
+    assert answer(engine, ids).token_ids == answer(whole, ids).token_ids
     checks = list(engine.selftest([(7 * i + 3) % 500 for i in range(12)]))
     assert [check.name for check in checks if not check.ok] == []
 

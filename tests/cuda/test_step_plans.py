@@ -44,10 +44,16 @@ def pool(backend: CudaBackend) -> CudaPagePool:
     return backend.new_pool(KvGeometry.of(backend.spec, "int8"), 8)
 
 
-def run(backend: CudaBackend, pool: CudaPagePool, rows: int, page: Address, **changes: Any) -> None:
-    values = {"geometry": pool.geometry, **changes}
-    hidden = torch.ones(rows, backend.spec.hidden_size)
-    backend._plans.run(hidden, values.get("first", 0), [page], values["geometry"], None)
+def run(backend: CudaBackend, pool: CudaPagePool, rows: int, page: int, *, first: int = 0) -> None:
+    backend._plans.run([1] * rows, first, [page], pool, None)
+
+
+class OtherGeometry(CudaPagePool):
+    """Says so of the same pages."""
+
+    @property
+    def geometry(self) -> KvGeometry:
+        return replace(super().geometry, layers=super().geometry.layers[:-1])
 
 
 def refused(card: EmulatedCard, match: str, attempt: Any) -> None:
@@ -58,17 +64,20 @@ def refused(card: EmulatedCard, match: str, attempt: Any) -> None:
 
 
 def test_steps_for_which_nothing_was_prepared_are_refused(
-    backend: CudaBackend, pool: CudaPagePool, card: EmulatedCard
+    backend: CudaBackend, pool: CudaPagePool, card: EmulatedCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = pool.address(pool.allocate_one())
+    page = pool.allocate_one()
     run(backend, pool, 3, page)
-    other = replace(pool.geometry, layers=pool.geometry.layers[:-1])
-    refused(card, "pages of this form", lambda: run(backend, pool, 3, page, geometry=other))
+    pool.__class__ = OtherGeometry
+    refused(card, "pages of this form", lambda: run(backend, pool, 3, page))
+    pool.__class__ = CudaPagePool
     refused(card, f"may have 1 to {PREFILL_ROWS}", lambda: run(backend, pool, PREFILL_ROWS + 1, page))
     refused(card, "1 to", lambda: run(backend, pool, 0, page))
     last = backend.spec.context_length
     refused(card, "the context holds", lambda: run(backend, pool, 3, page, first=last - 2))
-    refused(card, "multiple of 256", lambda: run(backend, pool, 3, Address(page + 64)))
+    monkeypatch.setattr(pool, "addresses", lambda pages: [Address(pool.address(each) + 64) for each in pages])
+    other_page = pool.allocate_one()
+    refused(card, "multiple of 256", lambda: run(backend, pool, 3, other_page))
 
 
 def test_a_plan_that_is_not_sealed_runs_nothing_and_one_that_is_prepares_nothing(
@@ -80,13 +89,15 @@ def test_a_plan_that_is_not_sealed_runs_nothing_and_one_that_is_prepares_nothing
     monkeypatch.setattr(StepPlans, "seal", lambda plans: None)
     backend = CudaBackend(cpu, card, card_compiler)
     pool = backend.new_pool(KvGeometry.of(backend.spec, "int8"), 8)
-    page = pool.address(pool.allocate_one())
+    page = pool.allocate_one()
     refused(card, "not finished", lambda: run(backend, pool, 3, page))
     monkeypatch.undo()
     backend._plans.seal()
     run(backend, pool, 3, page)
+    slot = backend._slots.take()
+    assert slot is not None
     with pytest.raises(AssertionError, match="nothing is prepared"):
-        backend._plans.prepare(backend.new_pool(pool.geometry, 1))
+        backend._plans.prepare(backend.new_pool(pool.geometry, 1), slot)
     backend.close()
 
 
