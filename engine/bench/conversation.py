@@ -8,11 +8,15 @@ from collections.abc import Sequence as Several
 import torch
 
 from engine.backend import Backend, PagePool, Sequence
+from engine.drawing import Drawings
 from engine.errors import OutOfMemoryError
+from engine.generation import SamplingParams
 from engine.kv_geometry import PAGE, KvGeometry, pages_for
+from engine.sampling import Sampler
 from engine.wording import format_size, format_tokens
 
 _SEED = 7
+_GREEDY = SamplingParams(temperature=0.0)
 _DISTINCT_PAGES = 4  # of random ones: what they hold costs no time
 _CODE_SCALE = 1 / 73.6  # so that codes stand for numbers of size 1
 
@@ -25,6 +29,8 @@ class Conversation:
         self._pool = pool
         self._cancel = cancel
         self._sequence = Sequence()
+        self._history: list[int] = []
+        self._drawings = Drawings(Sampler(_GREEDY), self._history)
         self._generator = torch.Generator().manual_seed(_SEED)
 
     @property
@@ -49,6 +55,10 @@ class Conversation:
         assert 0 <= length <= self.length
         self._sequence.length = length
 
+    def begin_anew(self) -> None:
+        """As another answer would: nothing of the one before counts, whatever its device did to it."""
+        self._drawings.close()
+
     def random_ids(self, count: int) -> list[int]:
         vocabulary = self._backend.spec.vocab_size
         return [int(i) for i in torch.randint(vocabulary, (count,), generator=self._generator)]
@@ -56,18 +66,21 @@ class Conversation:
     def read(self, ids: Several[int]) -> int:
         """The most probable token behind them."""
         self.reserve(self.length + len(ids))
-        logits = self._backend.prefill(ids, self._sequence, self._pool, cancel=self._cancel)
-        return int(logits.argmax())
+        drawing = self._drawings.on(self._backend)
+        return drawing.prefill(ids, self._sequence, self._pool, cancel=self._cancel)
 
-    def step(self, token: int) -> int:
-        """The most probable token behind one more."""
-        logits = self._backend.decode(token, self._sequence, self._pool, cancel=self._cancel)
-        return int(logits.argmax())
+    def step(self, token: int, *, ahead: bool = False) -> int:
+        """The most probable token behind `token`, the one that was drawn last. ahead: its step may begin, as
+        in an answer that goes on. There have to be pages for it.
+        """
+        drawing = self._drawings.on(self._backend)
+        follows = ahead and drawing.runs_ahead
+        return drawing.decode(token, self._sequence, self._pool, ahead=follows, cancel=self._cancel)
 
-    def write(self, token: int, count: int) -> int:
-        """The same, `count` times. There have to be pages for it."""
-        for _ in range(count):
-            token = self.step(token)
+    def write(self, token: int, count: int, *, ahead: bool = True) -> int:
+        """`count` tokens behind one, as an answer has them."""
+        for written in range(1, count + 1):
+            token = self.step(token, ahead=ahead and written < count)
         return token
 
     def fill(self, length: int) -> None:
@@ -84,6 +97,7 @@ class Conversation:
         self._sequence.length = length
 
     def close(self) -> None:
+        self._drawings.close()
         self._sequence.length = 0
         while self._sequence.pages:
             self._pool.free(self._sequence.pages.pop())

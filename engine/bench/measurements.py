@@ -139,7 +139,9 @@ class Measurements:
         )
 
     def interleaved(self) -> dict[str, Any]:
-        """Several conversations that take turns, token by token, beside one alone."""
+        """Several conversations that take turns, token by token, beside one alone: as it writes an answer,
+        and with no token's step begun before the one before is known, which there is no place for by turns.
+        """
         plan, depth = self._plan, self._plan.depths[0]
         self._say(f"{plan.conversations:,} conversations by turns")
         with ExitStack() as stack:
@@ -160,24 +162,25 @@ class Measurements:
                         current[index] = each.step(current[index])
                 return (time.perf_counter() - start) / (plan.tokens * len(several))
 
-            def one_after_the_other() -> float:
+            def alone(*, ahead: bool) -> float:
                 spent = 0.0
                 for token, each in zip(tokens, several, strict=True):
                     each.rewind(depth)
                     start = time.perf_counter()
-                    each.write(token, plan.tokens)
+                    each.write(token, plan.tokens, ahead=ahead)
                     spent += time.perf_counter() - start
                 return spent / (plan.tokens * len(several))
 
-            alternate(), one_after_the_other()
-            pairs = [(alternate(), one_after_the_other()) for _ in range(plan.repeats)]
-        turns, alone = (statistics.median(times) for times in zip(*pairs, strict=True))
+            ways = (alternate, lambda: alone(ahead=True), lambda: alone(ahead=False))
+            times = [[way() for way in ways] for _ in range(1 + plan.repeats)][1:]
+        turns, written, not_ahead = (statistics.median(of_way) for of_way in zip(*times, strict=True))
         return {
             "conversations": plan.conversations,
             "depth": depth,
             "milliseconds_per_token": 1000 * turns,
-            "milliseconds_per_token_alone": 1000 * alone,
-            "cost": turns / alone - 1,
+            "milliseconds_per_token_alone": 1000 * written,
+            "milliseconds_per_token_alone_not_ahead": 1000 * not_ahead,
+            "cost": turns / written - 1,
         }
 
     def reused(self) -> dict[str, Any]:

@@ -67,11 +67,25 @@ def phases_of(backend: CudaBackend, conversation: Conversation, traffic: Traffic
     conversation's next row holds anything afterwards.
     """
     depth = conversation.length
-    phases = _phases(backend, _launches_of_a_token(backend, conversation), traffic.cache(depth))
+    [token] = conversation.random_ids(1)
+    conversation.reserve(depth + 1)
+    backend.forget_recordings()
+    with noted_launches(backend.kernels) as launches:  # of a recording, or one by one where there is none
+        conversation.step(token)
+    phases = _phases(backend, launches, traffic.cache(depth))
     for phase in phases:
+        _restore(conversation, depth, token)
         phase.seconds = _seconds_of_one(backend, phase.launches)
+    _restore(conversation, depth, token)
     conversation.rewind(depth)
     return phases
+
+
+def _restore(conversation: Conversation, depth: int, token: int) -> None:
+    """What a step finds on the card: launches that are repeated move its position on, and its draws."""
+    conversation.begin_anew()
+    conversation.rewind(depth)
+    conversation.step(token)
 
 
 def phases_json(
@@ -90,16 +104,6 @@ def phases_json(
         "lost_microseconds_per_launch": lost,
         "phases": [phase.as_json(bandwidth) for phase in phases],
     }
-
-
-def _launches_of_a_token(backend: CudaBackend, conversation: Conversation) -> list[Launch]:
-    """Noted while a token is recorded anew, or launched one by one where the card records nothing."""
-    conversation.reserve(conversation.length + 1)
-    [token] = conversation.random_ids(1)
-    backend.forget_recordings()
-    with noted_launches(backend.kernels) as launches:
-        conversation.step(token)
-    return launches
 
 
 @contextmanager
