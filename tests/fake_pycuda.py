@@ -11,11 +11,15 @@ import ctypes
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from engine.cuda.nvidia_library import LaunchConfig, NvidiaError
 
 TOTAL_BYTES = 64 * 2**20
 HANDLE = 4711
@@ -33,6 +37,18 @@ class LogicError(Error):
     pass
 
 
+@dataclass(frozen=True)
+class Launch:
+    """overlaps: whether it may begin while the one before it runs."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: bytes
+    shared_bytes: int = 0
+    overlaps: bool = False
+
+
 class FakeCard:
     """What is alive on it, and what was asked of it."""
 
@@ -41,7 +57,8 @@ class FakeCard:
         self.memory: dict[int, np.ndarray] = {}
         self.alive: list[str] = []  # names of objects that hold something
         self.complaints: list[str] = []  # what PyCUDA would print, or end the process for
-        self.launches: list[tuple[Any, ...]] = []
+        self.launches: list[Launch] = []
+        self.recorded: list[Launch] | None = None  # while launches are recorded
         self.sticky: str | None = None
         self.failures: dict[str, Error] = {}
         self.current: dict[int, int | None] = defaultdict(lambda: None)  # the context of each thread
@@ -124,10 +141,6 @@ class FakeCard:
             for stream in card.streams:
                 stream.synchronize()
 
-        def module_from_buffer(code: bytes) -> FakeModule:
-            card.call("cuModuleLoadDataEx")
-            return FakeModule(card, code)
-
         return SimpleNamespace(
             Error=Error,
             MemoryError=MemoryError,
@@ -143,7 +156,6 @@ class FakeCard:
             Event=lambda flags: FakeEvent(card),
             host_alloc_flags=SimpleNamespace(DEVICEMAP=2),
             event_flags=SimpleNamespace(DISABLE_TIMING=2),
-            function_attribute=SimpleNamespace(SHARED_SIZE_BYTES=1, MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
             mem_alloc=mem_alloc,
             mem_get_info=mem_get_info,
             pagelocked_empty=pagelocked_empty,
@@ -151,7 +163,6 @@ class FakeCard:
             memcpy_dtoh_async=memcpy_dtoh_async,
             memcpy_dtod_async=memcpy_dtod_async,
             memset_d8_async=memset_d8_async,
-            module_from_buffer=module_from_buffer,
         )
 
 
@@ -314,42 +325,28 @@ class FakePoint:
             self.stream.do(self.stream.later.index(self.pass_) + 1)
 
 
-class FakeModule(Held):
-    def __init__(self, card: FakeCard, code: bytes) -> None:
-        super().__init__(card, "module")
-        self.names = code.decode().split()
-
-    def get_function(self, name: str) -> FakeFunction:
-        self.card.call("cuModuleGetFunction")
-        if name not in self.names:
-            raise LogicError("cuModuleGetFunction failed: named symbol not found")
-        return FakeFunction(self, name)
-
-
+@dataclass
 class FakeFunction:
-    STATIC_SHARED = 1024
+    """attributes: of CUfunction_attribute, by number; those that a kernel has from the start."""
 
-    def __init__(self, module: FakeModule, name: str) -> None:
-        self.module, self.name, self.most_shared = module, name, 48 * 1024 - self.STATIC_SHARED
-
-    def get_attribute(self, attribute: int) -> int:
-        return self.STATIC_SHARED
-
-    def set_attribute(self, attribute: int, value: int) -> None:
-        self.most_shared = value
-
-    def _launch_kernel(self, grid: Any, block: Any, arguments: Any, shared: int, stream: FakeStream) -> None:
-        self.module.card.call("cuLaunchKernel")
-        if shared > self.most_shared:
-            raise LogicError("cuLaunchKernel failed: invalid argument")
-        self.module.card.launches.append((self.name, grid, block, bytes(memoryview(arguments)), shared))
+    name: str
+    module: int
+    attributes: dict[int, int] = field(default_factory=lambda: {1: 1024, 8: 47 * 1024, 9: -1})
 
 
 class FakeNvidiaLibrary:
-    """What `engine.cuda.nvidia_library.NvidiaLibrary` does for a driver."""
+    """What `engine.cuda.nvidia_library.NvidiaLibrary` does for a driver. Kernels take `Arguments`."""
 
     def __init__(self, card: FakeCard) -> None:
         self.card = card
+        self.version = (12, 9)
+        self.functions: dict[int, FakeFunction] = {}  # by handle
+        self.modules: dict[int, list[str]] = {}
+        self.graphs: dict[int, list[Launch]] = {}
+        self._next_handle = 1
+
+    def cuda_version(self) -> tuple[int, int]:
+        return self.version
 
     def set_current(self, context: int) -> None:
         self.card.current[threading.get_ident()] = context
@@ -359,6 +356,87 @@ class FakeNvidiaLibrary:
 
     def release_primary_context(self, ordinal: int) -> None:
         self.card.release()
+
+    def load_module(self, code: bytes) -> int:
+        with self._called("cuModuleLoadData"):
+            return self._new_handle("module", self.modules, code.decode().split())
+
+    def unload_module(self, module: int) -> None:
+        with self._called("cuModuleUnload"):
+            self._drop("module", self.modules, module)
+            self.functions = {key: each for key, each in self.functions.items() if each.module != module}
+
+    def function(self, module: int, name: str) -> int:
+        with self._called("cuModuleGetFunction"):
+            if name not in self.modules[module]:
+                raise NvidiaError(500, "named symbol not found (500)")
+            self._next_handle += 1
+            self.functions[self._next_handle] = FakeFunction(name, module)
+            return self._next_handle
+
+    def function_attribute(self, function: int, attribute: int) -> int:
+        with self._called("cuFuncGetAttribute"):
+            return self.functions[function].attributes[attribute]
+
+    def set_function_attribute(self, function: int, attribute: int, value: int) -> None:
+        with self._called("cuFuncSetAttribute"):
+            assert attribute in self.functions[function].attributes
+            self.functions[function].attributes[attribute] = value
+
+    def launch(self, config: LaunchConfig, function: int, parameters: Any) -> None:
+        with self._called("cuLaunchKernelEx"):
+            kernel = self.functions[function]
+            assert config.stream == FakeStream.handle
+            if config.shared_bytes > kernel.attributes[8]:
+                raise NvidiaError(1, "invalid argument (1)")
+            launches = self.card.launches if self.card.recorded is None else self.card.recorded
+            launches.append(
+                Launch(
+                    kernel.name,
+                    tuple(config.grid),
+                    tuple(config.block),
+                    ctypes.string_at(parameters[0], ctypes.sizeof(Arguments)),
+                    config.shared_bytes,
+                    overlaps=config.num_attributes == 1,
+                )
+            )
+
+    def begin_recording(self, stream: int) -> None:
+        with self._called("cuStreamBeginCapture"):
+            self.card.recorded = []
+
+    def end_recording(self, stream: int) -> int:
+        recorded, self.card.recorded = self.card.recorded, None
+        assert recorded is not None
+        with self._called("cuStreamEndCapture"):
+            return self._new_handle("graph", self.graphs, recorded)
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        with self._called("cuGraphLaunch"):
+            self.card.launches.extend(self.graphs[graph])
+
+    def destroy_graph(self, graph: int) -> None:
+        with self._called("cuGraphExecDestroy"):
+            self._drop("graph", self.graphs, graph)
+
+    @contextmanager
+    def _called(self, function: str) -> Iterator[None]:
+        try:
+            self.card.call(function)
+        except Error as error:
+            _, _, words = str(error).partition(" failed: ")
+            raise NvidiaError(2 if isinstance(error, MemoryError) else 700, words) from error
+        yield
+
+    def _new_handle(self, name: str, things: dict[int, Any], thing: object) -> int:
+        self._next_handle += 1
+        things[self._next_handle] = thing
+        self.card.alive.append(f"{name} {self._next_handle}")
+        return self._next_handle
+
+    def _drop(self, name: str, things: dict[int, Any], handle: int) -> None:
+        del things[handle]
+        self.card.alive.remove(f"{name} {handle}")
 
 
 class Arguments(ctypes.Structure):

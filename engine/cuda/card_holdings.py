@@ -19,17 +19,16 @@ from typing import Any
 
 from engine.cuda.driver_faults import card_fault, card_full_at, driver_words
 from engine.cuda.lost_card import remember_loss
-from engine.cuda.nvidia_library import NvidiaError, NvidiaLibrary
+from engine.cuda.nvidia_library import Launcher, NvidiaError, NvidiaLibrary
 from engine.cuda.staging import StagingRing
 
 
 @dataclass
 class LoadedKernel:
-    """start: (grid, block, arguments, shared_bytes, stream). most_shared_bytes: dynamic ones, unasked."""
+    """function: its handle; None once it was given back. most_shared_bytes: dynamic ones, unasked."""
 
     name: str
-    function: Any
-    start: Any
+    function: int | None
     most_shared_bytes: int
 
 
@@ -37,8 +36,9 @@ class LoadedKernel:
 class CardHoldings:
     """It outlives the driver that it was made for.
 
-    library: the NVIDIA driver's. context: the primary one of the card of that ordinal. thread: to which all
-    of it belongs. is_lost: nothing can be done with the context any more but to give it back.
+    library: the NVIDIA driver's; modules and graphs are handles of it. context: the primary one of the card
+    of that ordinal. thread: to which all of it belongs. is_lost: nothing can be done with the context any
+    more but to give it back.
     """
 
     cuda: Any
@@ -48,6 +48,7 @@ class CardHoldings:
     thread: int
     is_lost: bool = False
     stream: Any = None
+    launcher: Launcher | None = None
     landing: Any = None
     ring: StagingRing | None = None
     ahead_stream: Any = None
@@ -55,7 +56,7 @@ class CardHoldings:
     letterboxes: list[Any] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
     idle_events: list[Any] = field(default_factory=list)
-    modules: list[Any] = field(default_factory=list)
+    modules: list[int] = field(default_factory=list)
     kernels: list[LoadedKernel] = field(default_factory=list)
     graphs: list[int] = field(default_factory=list)
     allocations: dict[int, Any] = field(default_factory=dict)
@@ -129,6 +130,8 @@ class CardHoldings:
                 self.cuda.Context.synchronize()
                 for graph in self.graphs:
                     self._ask(self.library.destroy_graph, graph)
+                for module in self.modules:
+                    self._ask(self.library.unload_module, module)
                 for allocation in self.allocations.values():
                     allocation.free()
                 self._drop()
@@ -140,8 +143,8 @@ class CardHoldings:
         gone, anywhere: then they do nothing as they go.
         """
         for kernel in self.kernels:
-            kernel.function = kernel.start = None
-        self.stream = self.landing = self.ring = None
+            kernel.function = None
+        self.stream = self.launcher = self.landing = self.ring = None
         self.ahead_stream = self.ahead_ring = None
         for things in (
             self.graphs,

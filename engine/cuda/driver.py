@@ -116,8 +116,13 @@ class CardDriver(Protocol):
         grid: tuple[int, int, int],
         block: int,
         shared_bytes: int = 0,
+        overlaps: bool = False,
     ) -> None:
-        """block: threads, in one axis. shared_bytes: of dynamic shared memory."""
+        """block: threads, in one axis. shared_bytes: of dynamic shared memory. overlaps: directly behind
+        another launch, it may begin while that one still runs, since the kernel itself waits
+        (`wait_for_previous`) before it touches what that one reads or writes. It makes no difference behind
+        anything else, to the first of a recording, and on a card that can't do it.
+        """
 
     def record(self, work: Callable[[], None]) -> Recording:
         """What `work` launches, with the arguments of now. Nothing of it runs. `work` asks for nothing but

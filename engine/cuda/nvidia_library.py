@@ -12,13 +12,20 @@ from typing import Any
 
 from engine.cuda.driver import CardInfo
 
+CUDA_ERROR_OUT_OF_MEMORY = 2
 CUDA_ERROR_STUB_LIBRARY = 34
 CUDA_ERROR_INSUFFICIENT_DRIVER = 35
 CUDA_ERROR_NO_DEVICE = 100
 CUDA_ERROR_INVALID_DEVICE = 101
 
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # CUdevice_attribute
+SHARED_SIZE_BYTES, MAX_DYNAMIC_SHARED_SIZE_BYTES, PREFERRED_SHARED_MEMORY_CARVEOUT = 1, 8, 9
+"""Of CUfunction_attribute. The last one: how much of a processor's fast memory is shared memory, in percent;
+the rest is its cache.
+"""
+
 _THIS_THREAD = 1  # CUstreamCaptureMode: what other threads do meanwhile is none of its business
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
 _NAME_BYTES = 256
 
 
@@ -37,6 +44,25 @@ def load_nvidia_library() -> NvidiaLibrary | None:
         return NvidiaLibrary(ctypes.CDLL(name))
     except OSError:
         return None
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute. value: one of many types, the largest of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_char * 4), ("value", ctypes.c_int * 16))
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
 
 
 class NvidiaLibrary:
@@ -89,6 +115,39 @@ class NvidiaLibrary:
                 return
             self._call("cuCtxSetCurrent", ctypes.c_void_p(None))
 
+    def load_module(self, code: bytes) -> int:
+        """Into the context that is current. Its handle."""
+        module = ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(code))
+        assert module.value is not None
+        return module.value
+
+    def unload_module(self, module: int) -> None:
+        self._call("cuModuleUnload", ctypes.c_void_p(module))
+
+    def function(self, module: int, name: str) -> int:
+        """A kernel's handle."""
+        function = ctypes.c_void_p()
+        words = ctypes.c_char_p(name.encode("ascii"))
+        self._call("cuModuleGetFunction", ctypes.byref(function), ctypes.c_void_p(module), words)
+        assert function.value is not None
+        return function.value
+
+    def function_attribute(self, function: int, attribute: int) -> int:
+        value = ctypes.c_int()
+        handle = ctypes.c_void_p(function)
+        self._call("cuFuncGetAttribute", ctypes.byref(value), ctypes.c_int(attribute), handle)
+        return value.value
+
+    def set_function_attribute(self, function: int, attribute: int, value: int) -> None:
+        handle = ctypes.c_void_p(function)
+        self._call("cuFuncSetAttribute", handle, ctypes.c_int(attribute), ctypes.c_int(value))
+
+    def launch(self, config: LaunchConfig, function: int, parameters: ctypes.Array[ctypes.c_void_p]) -> None:
+        """parameters: where each of the kernel's is. All is read before this returns."""
+        handle = ctypes.c_void_p(function)
+        self._call("cuLaunchKernelEx", ctypes.byref(config), handle, parameters, ctypes.c_void_p(None))
+
     def begin_recording(self, stream: int) -> None:
         """From here on, what this thread puts into the stream is recorded, and does not run."""
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_THIS_THREAD))
@@ -135,6 +194,42 @@ class NvidiaLibrary:
         if self._library.cuGetErrorString(ctypes.c_int(code), ctypes.byref(words)) != 0 or not words.value:
             return f"error {code}"
         return f"{words.value.decode('utf-8', 'replace').rstrip('.')} ({code})"
+
+
+class Launcher:
+    """Starts kernels of one parameter in one stream. Belongs to one thread: what it tells the library is made
+    once, and filled in for each launch.
+    """
+
+    def __init__(self, library: NvidiaLibrary, stream: int) -> None:
+        self._library = library
+        overlap = LaunchAttribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION)
+        overlap.value[0] = 1
+        self._config = LaunchConfig(stream=stream, attributes=ctypes.pointer(overlap))
+        self._grid, self._block = self._config.grid, self._config.block
+        self._block[:] = 1, 1, 1
+        self._parameters = (ctypes.c_void_p * 1)()
+
+    def launch(
+        self,
+        function: int,
+        argument: ctypes.Structure,
+        *,
+        grid: tuple[int, int, int],
+        block: int,
+        shared_bytes: int,
+        overlaps: bool,
+    ) -> None:
+        """argument: of as many bytes as the kernel takes. overlaps: it may begin while the kernel before it
+        in the stream still runs (programmatic dependent launch). Raises NvidiaError.
+        """
+        config = self._config
+        self._grid[:] = grid
+        self._block[0] = block
+        config.shared_bytes = shared_bytes
+        config.num_attributes = 1 if overlaps else 0
+        self._parameters[0] = ctypes.addressof(argument)
+        self._library.launch(config, function, self._parameters)
 
 
 _known_version: str | None = None

@@ -13,9 +13,17 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cuda.card_holdings import CardHoldings, LoadedKernel
-from engine.cuda.driver import Address, CardInfo, Kernel, Letterbox, Mark, Recording
+from engine.cuda.driver import Address, CardFaultError, CardInfo, Kernel, Letterbox, Mark, Recording
 from engine.cuda.driver_faults import card_fault, card_full, card_full_at
-from engine.cuda.nvidia_library import NvidiaError, NvidiaLibrary
+from engine.cuda.nvidia_library import (
+    CUDA_ERROR_OUT_OF_MEMORY,
+    MAX_DYNAMIC_SHARED_SIZE_BYTES,
+    PREFERRED_SHARED_MEMORY_CARVEOUT,
+    SHARED_SIZE_BYTES,
+    Launcher,
+    NvidiaError,
+    NvidiaLibrary,
+)
 from engine.cuda.staging import StagingRing
 from engine.errors import EngineError
 
@@ -27,6 +35,9 @@ LANDING_BYTES = 64 * 2**10  # downloads up to this go through pinned memory, whi
 
 _ALIGNMENT = 256
 _SHARED_BYTES = 48 * 2**10  # that a block may have without asking
+_ALL_OF_IT = 100  # percent
+_OVERLAPPING_CAPABILITY = (9, 0)
+_OVERLAPPING_CUDA = (12, 3)  # the first whose recordings know a launch that may begin early
 _NON_BLOCKING = 1  # CUstream_flags: this stream and the default one don't wait for each other
 
 
@@ -45,10 +56,16 @@ class PyCudaDriver:
         held = self._held = CardHoldings.retain(cuda, library, ordinal)
         self._give_back = weakref.finalize(self, held.give_back)
         self._give_back.atexit = False  # holdings see to that themselves
+        self._may_overlap = False  # whether the launch to come is directly behind another one
         try:
+            self._can_overlap = (
+                info.compute_capability >= _OVERLAPPING_CAPABILITY
+                and library.cuda_version() >= _OVERLAPPING_CUDA
+            )
             library.set_current(held.context.handle)
             with held.active():
                 held.stream = cuda.Stream(_NON_BLOCKING)
+                held.launcher = Launcher(library, self.stream_handle)
                 held.landing = cuda.pagelocked_empty(LANDING_BYTES, "uint8")
                 held.ring = StagingRing(cuda.pagelocked_empty(STAGING_BYTES, "uint8"))
         except NvidiaError as error:
@@ -152,17 +169,21 @@ class PyCudaDriver:
                 self._cuda.memset_d8_async(target, value, num_bytes, self._held.stream)
 
     def load(self, code: bytes, names: list[str]) -> dict[str, Kernel]:
-        with self._faults_told("the kernels"), self._held.active():
-            module = self._cuda.module_from_buffer(code)
-            self._held.modules.append(module)
+        with self._library_faults_told("the kernels"):
+            module = self._held.library.load_module(code)
+        self._held.modules.append(module)
         return {name: Kernel(self._kernel(module, name)) for name in names}
 
-    def _kernel(self, module: Any, name: str) -> LoadedKernel:
-        with self._faults_told(f"the kernel {name}"):
-            function = module.get_function(name)
+    def _kernel(self, module: int, name: str) -> LoadedKernel:
+        library = self._held.library
+        with self._library_faults_told(f"the kernel {name}"):
+            function = library.function(module, name)
             # Asked for now, this also has the driver bring the kernel's code to the card now.
-            shared = function.get_attribute(self._cuda.function_attribute.SHARED_SIZE_BYTES)
-        kernel = LoadedKernel(name, function, function._launch_kernel, _SHARED_BYTES - shared)
+            shared = library.function_attribute(function, SHARED_SIZE_BYTES)
+            # Where kernels that follow each other split a processor's memory in different ways, it has to be
+            # idle in between: so all of them take the same.
+            library.set_function_attribute(function, PREFERRED_SHARED_MEMORY_CARVEOUT, _ALL_OF_IT)
+        kernel = LoadedKernel(name, function, _SHARED_BYTES - shared)
         self._held.kernels.append(kernel)
         return kernel
 
@@ -174,17 +195,29 @@ class PyCudaDriver:
         grid: tuple[int, int, int],
         block: int,
         shared_bytes: int = 0,
+        overlaps: bool = False,
     ) -> None:
-        loaded = cast("LoadedKernel", kernel)
+        loaded, launcher = cast("LoadedKernel", kernel), self._held.launcher
+        function = loaded.function
+        assert function is not None, "it was given back"
+        assert launcher is not None
         try:
             if shared_bytes > loaded.most_shared_bytes:
-                limit = self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-                loaded.function.set_attribute(limit, shared_bytes)
+                self._held.library.set_function_attribute(
+                    function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes
+                )
                 loaded.most_shared_bytes = shared_bytes
-            # The structure is the buffer that the driver reads the arguments from: nothing is packed.
-            loaded.start(grid, (block,), arguments, shared_bytes, self._held.stream)
-        except self._error as error:
+            launcher.launch(
+                function,
+                arguments,
+                grid=grid,
+                block=block,
+                shared_bytes=shared_bytes,
+                overlaps=overlaps and self._may_overlap,
+            )
+        except NvidiaError as error:
             raise self._explained(error, f"the kernel {loaded.name}") from error
+        self._may_overlap = self._can_overlap
 
     def record(self, work: Callable[[], None]) -> Recording:
         library, stream = self._held.library, self.stream_handle
@@ -193,6 +226,7 @@ class PyCudaDriver:
         try:
             work()
         except BaseException:
+            self._may_overlap = False
             with suppress(NvidiaError):  # it is invalid, and ending it says so
                 library.destroy_graph(library.end_recording(stream))
             raise
@@ -268,22 +302,38 @@ class PyCudaDriver:
 
     @contextmanager
     def _faults_told(self, doing: str) -> Iterator[None]:
+        """Of anything but launches."""
+        self._may_overlap = False
         try:
             yield
         except self._error as error:
             raise self._explained(error, doing) from error
 
     @contextmanager
-    def _refusals_told(self, doing: str) -> Iterator[None]:
+    def _library_faults_told(self, doing: str) -> Iterator[None]:
         """Where the driver's own library is asked."""
         try:
             yield
         except NvidiaError as error:
             raise self._explained(error, doing) from error
 
+    @contextmanager
+    def _refusals_told(self, doing: str) -> Iterator[None]:
+        """Where it is asked to record and to repeat. That can be done without, also for want of room."""
+        self._may_overlap = False
+        try:
+            yield
+        except NvidiaError as error:
+            raise self._fault(error, doing) from error
+
     def _explained(self, error: Exception, doing: str) -> EngineError:
-        if isinstance(error, self._cuda.MemoryError):
+        if isinstance(error, self._cuda.MemoryError) or (
+            isinstance(error, NvidiaError) and error.code == CUDA_ERROR_OUT_OF_MEMORY
+        ):
             return card_full_at(doing, self._free_bytes_if_known())
+        return self._fault(error, doing)
+
+    def _fault(self, error: Exception, doing: str) -> CardFaultError:
         if not self._held.is_lost and self._answers_nothing():
             self._held.lose(error)
         return card_fault(str(error), doing=doing, lost=self._held.is_lost)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from fake_pycuda import TOTAL_BYTES, Arguments, Error, FakeCard, LogicError, MemoryError
+from fake_pycuda import TOTAL_BYTES, Arguments, Error, FakeCard, Launch, LogicError, MemoryError
 
 from engine.cuda import card_holdings
-from engine.cuda.driver import CardFaultError, CardInfo, CardLostError
+from engine.cuda.driver import Address, CardFaultError, CardInfo, CardLostError, Mark
 from engine.cuda.lost_card import earlier_loss
 from engine.cuda.pycuda_driver import (
     LANDING_BYTES,
@@ -216,7 +218,7 @@ def test_a_kernel_gets_its_structure_byte_for_byte(card: FakeCard) -> None:
     driver = opened(card)
     kernels = driver.load(b"first second", ["second"])
     driver.launch(kernels["second"], Arguments(2**40, 12), grid=(2, 3, 4), block=128)
-    assert card.launches == [("second", (2, 3, 4), (128,), bytes(Arguments(2**40, 12)), 0)]
+    assert card.launches == [Launch("second", (2, 3, 4), (128, 1, 1), bytes(Arguments(2**40, 12)))]
     driver.close()
 
 
@@ -225,7 +227,121 @@ def test_shared_memory_beyond_the_usual_is_asked_for_before_it_is_used(card: Fak
     kernel = driver.load(b"wide", ["wide"])["wide"]
     for shared in (47 * 1024, 47 * 1024 + 1, 100 * 1024, 60 * 1024):
         driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32, shared_bytes=shared)
-    assert [launch[-1] for launch in card.launches] == [47 * 1024, 47 * 1024 + 1, 100 * 1024, 60 * 1024]
+    asked = [launch.shared_bytes for launch in card.launches]
+    assert asked == [47 * 1024, 47 * 1024 + 1, 100 * 1024, 60 * 1024]
+    driver.close()
+
+
+def test_all_kernels_split_a_processors_memory_in_the_same_way(card: FakeCard) -> None:
+    driver = opened(card)
+    driver.load(b"one two", ["one", "two"])
+    driver.load(b"three", ["three"])
+    assert [kernel.attributes[9] for kernel in card.library.functions.values()] == [100] * 3
+    driver.close()
+
+
+def launches_of(driver: PyCudaDriver, *, overlaps: Sequence[bool]) -> Callable[[], None]:
+    """Makes so many."""
+    kernel = driver.load(b"one", ["one"])["one"]
+
+    def launch() -> None:
+        for each in overlaps:
+            driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32, overlaps=each)
+
+    return launch
+
+
+def test_a_launch_that_may_overlap_does_so_directly_behind_another_one(card: FakeCard) -> None:
+    driver = opened(card)
+    launch = launches_of(driver, overlaps=[True, True, False, True])
+    launch()
+    recordings = [driver.record(launch) for _ in range(2)]
+    launch()
+    for recording in recordings:
+        driver.replay(recording)
+    launch()
+    assert [each.overlaps for each in card.launches] == [False, True, False, True] * 5
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
+BETWEEN: dict[str, Callable[[PyCudaDriver, Address, Mark], object]] = {
+    "upload": lambda driver, address, _: driver.upload(address, np.zeros(8, np.uint8)),
+    "download": lambda driver, address, _: driver.download(np.zeros(8, np.uint8), address),
+    "copy": lambda driver, address, _: driver.copy(address, Address(address + 8), 8),
+    "fill": lambda driver, address, _: driver.fill(address, 0, 8),
+    "mark": lambda driver, _, mark: driver.mark_work(mark),
+    "wait for uploads": lambda driver, _, mark: driver.work_waits(mark),
+    "recording": lambda driver, *_: driver.record(lambda: None),
+    "replay": lambda driver, *_: driver.replay(driver.record(lambda: None)),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_nothing_overlaps_what_is_no_launch(card: FakeCard, between: str) -> None:
+    driver = opened(card)
+    address, mark = driver.allocate(16), driver.new_mark()
+    launch = launches_of(driver, overlaps=[True, True])
+    for _ in range(2):
+        launch()
+        BETWEEN[between](driver, address, mark)
+    assert [each.overlaps for each in card.launches] == [False, True, False, True]
+    driver.close()
+
+
+@pytest.mark.parametrize(("capability", "cuda"), [((8, 9), (13, 0)), ((9, 0), (12, 2)), ((12, 0), (12, 2))])
+def test_nothing_overlaps_where_the_card_or_its_driver_cant(
+    card: FakeCard, capability: tuple[int, int], cuda: tuple[int, int]
+) -> None:
+    card.library.version = cuda
+    driver = PyCudaDriver(replace(INFO, compute_capability=capability), card.library)
+    launch = launches_of(driver, overlaps=[True, True])
+    launch()
+    driver.replay(driver.record(launch))
+    assert [each.overlaps for each in card.launches] == [False] * 4
+    driver.close()
+
+
+def test_a_launch_behind_a_recording_that_failed_overlaps_nothing(card: FakeCard) -> None:
+    driver = opened(card)
+    launch = launches_of(driver, overlaps=[True])
+
+    def fail() -> None:
+        launch()
+        card.failures["cuLaunchKernelEx"] = LogicError("cuLaunchKernelEx failed: operation not permitted")
+        launch()
+
+    with pytest.raises(CardFaultError, match="the kernel one: operation not permitted"):
+        driver.record(fail)
+    launch()
+    assert [launch.overlaps for launch in card.launches] == [False]
+    driver.close()
+    assert (card.retained, card.alive) == (0, [])
+
+
+def test_a_recording_without_room_is_refused_so_that_work_goes_on_without_it(card: FakeCard) -> None:
+    driver = opened(card)
+    card.failures["cuStreamEndCapture"] = MemoryError("cuStreamEndCapture failed: out of memory")
+    with pytest.raises(CardFaultError, match="refused a recording: out of memory") as caught:
+        driver.record(lambda: None)
+    assert not isinstance(caught.value, CardLostError)
+    driver.close()
+
+
+def test_a_discarded_recording_is_gone_from_the_card(card: FakeCard) -> None:
+    driver = opened(card)
+    kept, discarded = (driver.record(lambda: None) for _ in range(2))
+    driver.discard(discarded)
+    assert list(card.library.graphs) == [kept]
+    driver.close()
+    assert card.library.graphs == {}
+
+
+def test_kernels_without_room_are_told_with_what_is_free(card: FakeCard) -> None:
+    driver = opened(card)
+    card.failures["cuModuleLoadData"] = MemoryError("cuModuleLoadData failed: out of memory")
+    with pytest.raises(OutOfMemoryError, match="for the kernels; on the card, 64 MiB are free"):
+        driver.load(b"one", ["one"])
     driver.close()
 
 
@@ -276,7 +392,7 @@ def test_a_refused_call_is_a_fault_and_the_card_goes_on(card: FakeCard) -> None:
 def test_a_full_card_at_a_launch_is_told_with_what_is_free(card: FakeCard) -> None:
     driver = opened(card)
     kernel = driver.load(b"one", ["one"])["one"]
-    card.failures["cuLaunchKernel"] = MemoryError("cuLaunchKernel failed: out of memory")
+    card.failures["cuLaunchKernelEx"] = MemoryError("cuLaunchKernelEx failed: out of memory")
     with pytest.raises(OutOfMemoryError, match="the kernel one; on the card, 64 MiB are free"):
         driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32)
     driver.close()
@@ -286,6 +402,7 @@ def test_a_lost_card_is_told_by_every_call_and_closes_without_a_complaint(card: 
     driver = opened(card)
     address = driver.allocate(1000)
     kernel = driver.load(b"one", ["one"])["one"]
+    recording = driver.record(lambda: None)
     some = np.zeros(10, np.uint8)
     mark = driver.new_mark()
     driver.upload(address, some)
@@ -300,6 +417,8 @@ def test_a_lost_card_is_told_by_every_call_and_closes_without_a_complaint(card: 
         lambda: driver.fill(address, 0, 5),
         lambda: driver.load(b"one", ["one"]),
         lambda: driver.launch(kernel, Arguments(), grid=(1, 1, 1), block=32),
+        lambda: driver.record(lambda: None),
+        lambda: driver.replay(recording),
         lambda: driver.upload_ahead(address, some),
         lambda: driver.mark_work(mark),
         lambda: driver.mark_uploads(mark),
@@ -360,6 +479,7 @@ def test_another_holder_of_the_context_finds_the_memory_free(card: FakeCard) -> 
     driver = opened(card)
     driver.upload(driver.allocate(1000), random_bytes(1000))
     driver.load(b"one", ["one"])
+    driver.record(lambda: None)
     driver.close()
     assert (card.retained, card.alive, card.memory) == (1, [], {})
 
@@ -472,6 +592,58 @@ def test_a_real_card_computes_what_it_is_told() -> None:
         back = np.zeros_like(values)
         driver.download(as_bytes(back), address)
         assert np.array_equal(back, 2 * values)
+    finally:
+        driver.close()
+
+
+TURNED = """
+struct Arguments { const int* from; int* to; int count; };
+extern "C" __global__ void turned(const __grid_constant__ Arguments args) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < args.count) args.to[i] = args.from[args.count - 1 - i] + i % 3;
+}
+"""
+
+
+class Turned(ctypes.Structure):
+    _fields_ = (("source", ctypes.c_int64), ("target", ctypes.c_int64), ("count", ctypes.c_int32))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recorded", [False, True])
+def test_launches_that_overlap_on_a_real_card_see_what_was_written_before_them(recorded: bool) -> None:
+    """Two places take turns, so that a kernel also overwrites what the one before reads."""
+    from engine.cuda.driver import as_bytes
+    from engine.cuda.nvrtc_compiler import NvrtcCompiler
+
+    driver = real_driver()
+    try:
+        code = NvrtcCompiler().compile({"turned.cu": TURNED}, "turned.cu", card=driver.info)
+        kernel = driver.load(code, ["turned"])["turned"]
+        count, rounds = 1_000_003, 200
+        expected = np.arange(count, dtype=np.int32)
+        places = [driver.allocate(expected.nbytes) for _ in range(2)]
+        driver.upload(places[0], as_bytes(expected))
+
+        def launch() -> None:
+            for number in range(rounds):
+                source, target = places[number % 2], places[1 - number % 2]
+                grid = (-(-count // 256), 1, 1)
+                driver.launch(kernel, Turned(source, target, count), grid=grid, block=256, overlaps=True)
+
+        if recorded:
+            driver.replay(driver.record(launch))
+        else:
+            launch()
+        found = np.zeros_like(expected)
+        driver.download(as_bytes(found), places[0])
+        for _ in range(rounds):
+            expected = expected[::-1] + np.arange(count, dtype=np.int32) % 3
+        assert np.array_equal(found, expected)
     finally:
         driver.close()
 

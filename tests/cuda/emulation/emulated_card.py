@@ -321,7 +321,9 @@ class EmulatedCard:
         grid: tuple[int, int, int],
         block: int,
         shared_bytes: int = 0,
+        overlaps: bool = False,
     ) -> None:
+        """overlaps: whatever it is, a kernel begins when the one before has ended."""
         self._enter()
         assert isinstance(kernel, EmulatedKernel)
         given = ctypes.sizeof(arguments)
