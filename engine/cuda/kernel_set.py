@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from engine.cuda.driver import CardDriver, Kernel, KernelCompiler
@@ -40,6 +42,15 @@ THREADS = {
     **dict.fromkeys(PRODUCT_NAMES, 256),
 }
 
+# They may begin while the launch before still runs: they wait for it themselves (`wait_for_previous`).
+OVERLAPPING = frozenset(
+    [
+        *(f"rotate_and_keep_{form}" for form in ("codes", "numbers")),
+        *(f"attend_token_{width}" for width in (128, 512)),
+        *(f"attend_rows_{width}" for width in (128, 256, 512)),
+    ]
+)
+
 
 def kernel_sources() -> dict[str, str]:
     """The text of every file, by name."""
@@ -55,6 +66,7 @@ class KernelSet:
         self._driver = driver
         self._kernels: dict[str, Kernel] = driver.load(code, list(THREADS))
         self.num_launches = 0
+        self._overlaps = False
 
     def launch(
         self,
@@ -66,6 +78,23 @@ class KernelSet:
     ) -> None:
         """shared_bytes: of shared memory, beside what the kernel's text names."""
         self._driver.launch(
-            self._kernels[name], arguments, grid=grid, block=THREADS[name], shared_bytes=shared_bytes
+            self._kernels[name],
+            arguments,
+            grid=grid,
+            block=THREADS[name],
+            shared_bytes=shared_bytes,
+            overlaps=self._overlaps and name in OVERLAPPING,
         )
         self.num_launches += 1
+
+    @contextmanager
+    def overlapping(self, allowed: bool = True) -> Iterator[None]:
+        """Where it is allowed, kernels of OVERLAPPING may meanwhile begin before the one launched before them
+        has ended. What they read without waiting for it (weights, older rows of pages) must be there before
+        the first of these launches.
+        """
+        before, self._overlaps = self._overlaps, allowed
+        try:
+            yield
+        finally:
+            self._overlaps = before
