@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from engine.config import Activations
-from engine.cpu.code_scales import code_scales
+from engine.kv_geometry import LARGEST_CODE
 from engine.weights.strips import BLOCK
 
 _LOW_STEPS = 254  # of the low plane in one of the high one
@@ -20,10 +20,16 @@ def rounded(x: torch.Tensor, form: Activations) -> torch.Tensor:
     """x (T, K), K a multiple of 32 -> what stands for it in that form, float32 (T, K)."""
     if form == "float":
         return x
+    steps = LARGEST_CODE if form == "int8" else LARGEST_CODE * _LOW_STEPS
     grouped = torch.unflatten(x, -1, (-1, BLOCK))
-    quotients, scales = code_scales(grouped)
+    largest = grouped.abs().amax(-1, keepdim=True)
+    scales = largest * torch.tensor(1 / steps, dtype=torch.float32)
+    counts = scales >= torch.finfo(torch.float32).tiny
+    scales = torch.where(counts, scales, 0.0)
+    scales = torch.where(grouped.isfinite().all(-1, keepdim=True), scales, torch.nan)
+    quotients = torch.where(counts, grouped * (LARGEST_CODE / largest), 0.0)
     high = quotients.round()
     if form == "int8":
         return (high * scales).flatten(-2)
     low = ((quotients - high) * _LOW_STEPS).round()
-    return ((high * _LOW_STEPS + low) * (scales / _LOW_STEPS)).flatten(-2)
+    return ((high * _LOW_STEPS + low) * scales).flatten(-2)

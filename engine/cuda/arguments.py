@@ -15,15 +15,19 @@ def _fields(**fields: Any) -> list[tuple[str, Any]]:
 
 class Activation(ctypes.Structure):
     _fields_ = _fields(
-        values=_POINTER, high=_POINTER, low=_POINTER, scales=_POINTER, width=_INT, padding=_INT
+        values=_POINTER,
+        high=_POINTER,
+        low=_POINTER,
+        scales=_POINTER,
+        sums=_POINTER,
+        width=_INT,
+        padding=_INT,
     )
 
 
 class Product(ctypes.Structure):
     _fields_ = _fields(
         weights=_POINTER,
-        scales=_POINTER,
-        offsets=_POINTER,
         bias=_POINTER,
         x=Activation,
         y=_POINTER,
@@ -32,8 +36,91 @@ class Product(ctypes.Structure):
         outputs=_INT,
         rows=_INT,
         rows_each=_INT,
+        adds=_INT,
+    )
+
+
+class Tiles(ctypes.Structure):
+    _fields_ = _fields(
+        codes=_POINTER,
+        scales=_POINTER,
+        offsets=_POINTER,
+        rows=_INT,
+        columns=_INT,
         blocks_a_scale=_INT,
         narrow_scales=_INT,
+        stretch=_INT,
+        chains=_INT,
+    )
+
+
+class Relay(ctypes.Structure):
+    _fields_ = _fields(codes=_POINTER, scales=_POINTER, offsets=_POINTER, to=Tiles, bits=_INT, padding=_INT)
+
+
+class ProductValues(ctypes.Structure):
+    _fields_ = _fields(
+        weights=Tiles,
+        bias=_POINTER,
+        x=Activation,
+        y=_POINTER,
+        experts=_POINTER,
+        stride=_LONG,
+        rows=_INT,
+        rows_each=_INT,
+        adds=_INT,
+        padding=_INT,
+    )
+
+
+class TiledProduct(ctypes.Structure):
+    _fields_ = _fields(
+        weights=Tiles,
+        bias=_POINTER,
+        x=Activation,
+        y=_POINTER,
+        order=_POINTER,
+        row_tiles=_POINTER,
+        stride=_LONG,
+        rows=_INT,
+        rows_each=_INT,
+        adds=_INT,
+        gated=_INT,
+    )
+
+
+class Quantise(ctypes.Structure):
+    _fields_ = _fields(x=_POINTER, out=Activation)
+
+
+class Grouping(ctypes.Structure):
+    _fields_ = _fields(
+        experts=_POINTER,
+        order=_POINTER,
+        tiles=_POINTER,
+        count=_INT,
+        num_experts=_INT,
+        tile_rows=_INT,
+        padding=_INT,
+    )
+
+
+class FewRows(ctypes.Structure):
+    _fields_ = _fields(codes=Activation, values=_POINTER, norm=_POINTER, eps=_FLOAT, padding=_INT)
+
+
+class ProductFew(ctypes.Structure):
+    _fields_ = _fields(
+        weights=Tiles,
+        bias=_POINTER,
+        x=FewRows,
+        y=_POINTER,
+        gated=Activation,
+        experts=_POINTER,
+        stride=_LONG,
+        tokens=_INT,
+        taken=_INT,
+        jobs_each=_INT,
         adds=_INT,
     )
 

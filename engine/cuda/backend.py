@@ -16,6 +16,7 @@ from weakref import WeakSet
 import torch
 
 from engine.backend import Cache, PagePool, Sequence
+from engine.config import Activations
 from engine.cpu.model import ModelWeights
 from engine.cuda.cache import CudaCache
 from engine.cuda.card_drawing import CardDrawing
@@ -24,17 +25,14 @@ from engine.cuda.counted_driver import CountedDriver
 from engine.cuda.drawing import DrawKernels, DrawSlot, DrawSlots
 from engine.cuda.driver import CardDriver, CardFaultError, KernelCompiler
 from engine.cuda.kernel_set import KernelSet
-from engine.cuda.layers import (
-    PLANES,
-    Activations,
-    LayerRunner,
-)
-from engine.cuda.matrices import Uploader
+from engine.cuda.layers import LayerRunner
 from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import CHUNK_BYTES, CudaPagePool
+from engine.cuda.products import PLANES
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
 from engine.cuda.step_plans import StepPlans
+from engine.cuda.uploader import Uploader
 from engine.cuda.weights import CardWeights, Rest, upload_weights
 from engine.cuda.workspace import Workspace
 from engine.errors import UnsupportedModelError
@@ -64,10 +62,6 @@ class HostModel(Protocol):
 
 
 UploaderFor = Callable[[CardMemory, KernelSet], Uploader]
-
-
-def _from_host(memory: CardMemory, _: KernelSet) -> Uploader:
-    return Uploader(memory)
 
 
 def check_supported(spec: ModelSpec) -> None:
@@ -106,7 +100,7 @@ class CudaBackend:
         kv: KvFormat = "int8",
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
-        uploader: UploaderFor = _from_host,
+        uploader: UploaderFor = Uploader,
     ) -> None:
         """Everything that a token needs: kernels compiled, weights uploaded, memory taken. From then on the
         driver is the backend's. window: layers whose weights are on the card at a time; 0: all, or as many as
@@ -128,6 +122,7 @@ class CudaBackend:
             self._weights = upload_weights(
                 cpu.weights,
                 self.memory,
+                self.kernels,
                 window=window,
                 rest=self._rest(kv),
                 on_progress=on_progress,

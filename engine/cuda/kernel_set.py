@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.cuda.driver import CardDriver, Kernel, KernelCompiler
+from engine.cuda.driver import CardDriver, CardInfo, Kernel, KernelCompiler
+from engine.cuda.many_rows import KERNELS as MANY_ROWS
 
 SOURCES = Path(__file__).parent / "kernels"
 MAIN = "all.cu"
 
-ACTIVATION_FORMS = ("float", "int8", "int8x2")
+INTEGER_FORMS = ("int8", "int8x2")  # of rows, in products with codes
 
-PRODUCTS = (
-    *(f"product_codes{bits}_{form}" for bits in (4, 8) for form in ACTIVATION_FORMS),
-    *(f"product_{dtype}" for dtype in ("float32", "float16", "bfloat16")),
-)
 EMBEDDINGS = [f"embed_{kind}" for kind in ("float32", "float16", "bfloat16", "codes8", "codes4")]
-PRODUCT_NAMES = [f"{product}_{rows}" for product in PRODUCTS for rows in ("one", "many")]
+
+_NUMBER_PRODUCTS = ("float32", "float16", "bfloat16", "codes8_float", "codes4_float")
+_FEW_PRODUCTS = [
+    f"product_codes{bits}_{form}_{count}{sink}"
+    for bits in (4, 8)
+    for form in INTEGER_FORMS
+    for count in ("one", "few")
+    for sink in ("", "_gated", "_gated_values")
+]
 
 # Threads of a block, as each kernel's text has it.
 THREADS = {
@@ -39,17 +44,24 @@ THREADS = {
     **dict.fromkeys(EMBEDDINGS, 256),
     "scan_logits": 256,
     "choose_token": 512,
-    **dict.fromkeys(PRODUCT_NAMES, 256),
+    "relay_codes": 256,
+    "relay_scales": 256,
+    **{f"product_{kind}_{rows}": 256 for kind in _NUMBER_PRODUCTS for rows in ("one", "many")},
+    **dict.fromkeys(_FEW_PRODUCTS, 512),
+    **MANY_ROWS,
 }
 
-# They may begin while the launch before still runs: they wait for it themselves (`wait_for_previous`).
-OVERLAPPING = frozenset(
-    [
-        *(f"rotate_and_keep_{form}" for form in ("codes", "numbers")),
-        *(f"attend_token_{width}" for width in (128, 512)),
-        *(f"attend_rows_{width}" for width in (128, 256, 512)),
-    ]
-)
+# They don't wait by themselves (`wait_for_previous`) for what was launched before; others may begin meanwhile.
+_WAITED_FOR = {
+    "attend_codes",
+    "attend_numbers",
+    "combine_splits",
+    "fill_memory",
+    "read_memory",
+    "relay_codes",
+    "relay_scales",
+}
+OVERLAPPING = frozenset(THREADS) - _WAITED_FOR
 
 
 def kernel_sources() -> dict[str, str]:
@@ -67,6 +79,10 @@ class KernelSet:
         self._kernels: dict[str, Kernel] = driver.load(code, list(THREADS))
         self.num_launches = 0
         self._overlaps = False
+
+    @property
+    def card(self) -> CardInfo:
+        return self._driver.info
 
     def launch(
         self,

@@ -11,7 +11,8 @@ from engine.cpu.moe import MoeWeights
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.layers import DeviceDense, DeviceExperts, DeviceLayer
-from engine.cuda.matrices import DeviceLinear, LinearImage, Uploader, linear_image
+from engine.cuda.matrices import DeviceLinear, LinearImage, linear_image
+from engine.cuda.uploader import Uploader
 from engine.errors import UnsupportedModelError
 from engine.models.spec import AttentionSpec, MoeSpec
 
@@ -32,8 +33,13 @@ class LayerImage:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of each matrix."""
+        """Bytes of each matrix, as it stays."""
         return tuple(each.num_bytes for each in self.matrices)
+
+    @property
+    def raw_sizes(self) -> tuple[int, ...]:
+        """Bytes of each matrix, as it comes."""
+        return tuple(each.raw_bytes for each in self.matrices)
 
     @property
     def num_bytes(self) -> int:

@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from engine.cpu.memory import failed_allocations_told
+from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layer_images import LayerImage
 from engine.cuda.layers import DeviceLayer
-from engine.cuda.matrices import Uploader
 from engine.cuda.memory import CardMemory, Use
-from engine.cuda.residency import Residency
+from engine.cuda.residency import Residency, widest_matrices
+from engine.cuda.uploader import Uploader
 
 OnLayer = Callable[[int], None]
 """Is told the bytes of each layer that is on the card, or under way to it. What it raises ends the load."""
@@ -37,24 +38,32 @@ class AllLayers:
 
 
 class LayerWindow:
-    """`window` layers at a time. The next ones are uploaded while one runs, from the computer's memory; with
-    a window of one there is no room for that.
+    """`window` layers at a time, as the computer has them. The next ones come up while one runs; that one
+    is laid into places of its own first, the same for every layer, so with a window of one the next can come
+    while it runs.
 
     Nothing is allocated or freed once it is made. A step that ends anywhere leaves it as usable as before.
     """
 
     def __init__(
-        self, memory: CardMemory, images: Sequence[LayerImage], window: int, on_layer: OnLayer
+        self,
+        memory: CardMemory,
+        kernels: KernelSet,
+        images: Sequence[LayerImage],
+        window: int,
+        on_layer: OnLayer,
     ) -> None:
         """Brings the first layers. Raises OutOfMemoryError and what an upload raises."""
         self._driver = memory.driver
+        self._kernels = kernels
         with failed_allocations_told():
             self._images = [image.converted() for image in images]
-        sizes = [image.sizes for image in images]
+        sizes = [image.raw_sizes for image in images]
+        widest = widest_matrices([image.sizes for image in images])
+        self._places = [memory.allocate(size, Use.WEIGHTS) for size in widest]
         self.residency = Residency(sizes, window, lambda size: memory.allocate(size, Use.WEIGHTS))
-        self._passed = [self._driver.new_mark() for _ in images]  # each layer's launches
+        self._passed = [self._driver.new_mark() for _ in images]  # each layer's laying
         self._arrived = [self._driver.new_mark() for _ in images]  # each layer's upload
-        self._layers: dict[int, DeviceLayer] = {}
         self._awaited: set[int] = set()  # uploads that no work has waited for yet
         for index in self.residency.wanted(0):
             self._bring(index)
@@ -62,27 +71,30 @@ class LayerWindow:
 
     @contextmanager
     def running(self, index: int) -> Iterator[DeviceLayer]:
-        self._make_room(index)
-        if index not in self._layers:
+        self._awaited.difference_update(self.residency.evict_behind(index))
+        if index not in self.residency.layers:
             self._bring(index)
+        yield self._laid(index)
+        # Behind the launches: copying bytes for the card takes this thread longer than the card a layer.
+        for each in self.residency.wanted(index):
+            if each not in self.residency.layers:
+                self._bring(each)
+
+    def _laid(self, index: int) -> DeviceLayer:
         if index in self._awaited:
             self._driver.work_waits(self._arrived[index])
             self._awaited.remove(index)
-        for buffer in self.residency.buffers(index):
+        image, buffers = self._images[index], self.residency.buffers(index)
+        for buffer in buffers:
             buffer.reader = index
         try:
-            yield self._layers[index]
+            linears = [
+                matrix.lay(buffer.address, place, self._kernels, self._driver)
+                for matrix, buffer, place in zip(image.matrices, buffers, self._places, strict=False)
+            ]
         finally:  # also of launches that were broken off: they may be reading
             self._driver.mark_work(self._passed[index])
-        # Behind the launches: copying bytes for the card takes this thread longer than the card a layer.
-        for each in self.residency.wanted(index):
-            if each not in self._layers:
-                self._bring(each)
-
-    def _make_room(self, index: int) -> None:
-        for evicted in self.residency.evict_behind(index):
-            del self._layers[evicted]
-            self._awaited.discard(evicted)
+        return image.with_matrices(linears)
 
     def _bring(self, index: int) -> None:
         """Has a layer uploaded into buffers that others left, behind the last work that reads those."""
@@ -97,6 +109,4 @@ class LayerWindow:
         except BaseException:
             self.residency.release(index)
             raise
-        linears = [matrix.at(buffer.address) for matrix, buffer in zip(image.matrices, buffers, strict=True)]
-        self._layers[index] = image.with_matrices(linears)
         self._awaited.add(index)

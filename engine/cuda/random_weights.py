@@ -18,8 +18,9 @@ from engine.cuda.arguments import Fill
 from engine.cuda.driver import NOWHERE, Address, as_bytes
 from engine.cuda.embedding import CardEmbedding, EmbeddingImage
 from engine.cuda.kernel_set import KernelSet
-from engine.cuda.matrices import DeviceLinear, DeviceMatrix, LinearImage, Uploader
+from engine.cuda.matrices import DeviceLinear, DeviceMatrix, LinearImage
 from engine.cuda.memory import CardMemory, Use
+from engine.cuda.uploader import Uploader
 from engine.weights.random_scales import number_bound, strip_scale
 
 # What a word of 4 bytes becomes, as in kernels/random.cu.
@@ -95,8 +96,7 @@ class RandomUploader(Uploader):
     """Fills what others upload. Nothing here waits for the card."""
 
     def __init__(self, memory: CardMemory, kernels: KernelSet) -> None:
-        super().__init__(memory)
-        self._kernels = kernels
+        super().__init__(memory, kernels)
         self._num_filled = 0
 
     def image(self, image: LinearImage) -> DeviceLinear:

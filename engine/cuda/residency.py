@@ -10,6 +10,7 @@ Only what is to be done stands here, and no card is needed for it. `layer_window
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,11 @@ def widest_window(sizes: Sizes, room: int, taken: Callable[[int], int] = lambda 
     """The most layers whose buffers take at most `room` bytes; 0 where not even one's do."""
     widths = range(1, len(sizes) + 1)
     return bisect.bisect_right(widths, room, key=lambda width: window_bytes(sizes, width, taken))
+
+
+def widest_matrices(sizes: Sizes) -> list[int]:
+    """Bytes of the largest matrix of each projection; layers needn't have the same number of these."""
+    return [max(each) for each in itertools.zip_longest(*sizes, fillvalue=0)]
 
 
 @dataclass(eq=False)

@@ -212,7 +212,7 @@ class StepPlans:
         if shape.rows > 1:
             self._launch_prompt(geometry, shape, slot, cancel)
         elif self._records:
-            self._graphs.run(geometry.format, shape.splits, lambda room: self._launch_token(geometry, room))
+            self._graphs.run(geometry.format, shape.splits, lambda room: self._launch_early(geometry, room))
         else:
             self._launch_token(geometry, shape.splits, cancel)
         if slot is not None:
@@ -223,7 +223,7 @@ class StepPlans:
         """Records tokens, and sees that what was recorded gives the bits and the token that it should."""
         geometry = pool.geometry
         form = geometry.format
-        self._graphs.prepare(form, splits_for(self._context), lambda room: self._launch_token(geometry, room))
+        self._graphs.prepare(form, splits_for(self._context), lambda room: self._launch_early(geometry, room))
         if not self._graphs.in_use:
             return
         found = []
@@ -243,6 +243,11 @@ class StepPlans:
         self._launch_layers(geometry, StepShape(1, splits), cancel)
         self._launch_logits(first_row=0, rows=1)
         self._draws.launch(self._step.slot_of(1), rows=1)
+
+    def _launch_early(self, geometry: KvGeometry, splits: int) -> None:
+        """The same, with each launch beginning before the one before it has ended where the card can."""
+        with self._kernels.overlapping():
+            self._launch_token(geometry, splits)
 
     def _launch_prompt(
         self, geometry: KvGeometry, shape: StepShape, slot: DrawSlot | None, cancel: threading.Event | None

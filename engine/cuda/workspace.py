@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.cuda.arguments import Activation
 from engine.cuda.driver import Address
+from engine.cuda.many_rows import most_tiles
 from engine.cuda.memory import CardMemory, Use
 from engine.models.spec import AttentionSpec, ModelSpec, MoeSpec
 from engine.weights.strips import BLOCK
@@ -57,6 +58,7 @@ class Rows:
     high: Address
     low: Address
     scales: Address
+    sums: Address
 
     def of(self, width: int, *, values: bool, planes: int) -> Activation:
         """As a kernel takes it, in the forms that are wanted: numbers, and none, one or two planes of 8
@@ -67,6 +69,7 @@ class Rows:
             high=self.high if planes else 0,
             low=self.low if planes > 1 else 0,
             scales=self.scales if planes else 0,
+            sums=self.sums if planes else 0,
             width=width,
         )
 
@@ -97,6 +100,8 @@ class Workspace:
                 self.experts = self._floats(chosen_rows)
                 self.expert_weights = self._floats(chosen_rows)
                 self.expert_outputs = self._floats(chosen_rows * sizes.hidden)
+                self.expert_order = self._floats(chosen_rows)
+                self.expert_tiles = self._floats(3 * most_tiles(chosen_rows, num_experts=sizes.experts))
         except BaseException:
             self.free()
             raise
@@ -131,6 +136,7 @@ class Workspace:
             high=self._take(rows * padded) if planes else none,
             low=self._take(rows * padded) if planes > 1 else none,
             scales=self._floats(rows * padded // BLOCK) if planes else none,
+            sums=self._floats(rows * padded // BLOCK) if planes else none,
         )
 
 

@@ -5,41 +5,171 @@
 
 // Where one row after the other lies. Null pointers: not wanted in that form.
 //
-// In 8 bits, each 32 neighbours x share a scale s = max|x| / 127: high = round(x / s). With a second plane
-// low = round((x / s - high) * 254), x is nearly s * (high + low / 254): some 15 bits. Ties go to even. A scale that
-// would be zero or denormal is 0, and so are its codes; where something is no finite number, the scale is NaN.
+// In 8 bits, each block of 32 neighbours x has a scale s = max|x| * (1 / 127), and high = round(x * (127 / max|x|)). With
+// a second plane, s = max|x| * (1 / 32258) and low = round((x * (127 / max|x|) - high) * 254): x is nearly s * (254 *
+// high + low), some 15 bits. Ties go to even. Where s would be zero or denormal, it and the codes are 0; where something
+// is no finite number, the scale is NaN.
+//
+// Codes lie in the order in which tensor cores take them: of each quarter q = 0 ... 3 of a block, codes 4 q ... 4 q + 3,
+// then 16 + 4 q ... 16 + 4 q + 3.
 struct Activation {
     float* values;  // (T, K)
     int8* high;     // (T, K)
     int8* low;      // (T, K)
-    float* scales;  // (T, K / 32)
+    float* scales;  // (T, K / 32), of one step of the finer plane
+    float* sums;    // (T, K / 32): of a block's codes, in such steps; exact
     int32 width;    // K, for 8 bits a multiple of 32
     int32 padding;
 };
 
 static const float LARGEST_CODE = 127.0f;
-static const float LOW_STEPS = 254.0f;  // of the low plane in one of the high one
+static const int LOW_STEPS = 254;  // of the low plane in one of the high one
 static const float SMALLEST_NORMAL = 1.17549435e-38f;
+
+KESTREL_DEVICE bool is_finite(float value) { return fabsf(value) <= 3.4028234e38f; }
+
+KESTREL_DEVICE float not_a_number() { return __uint_as_float(0x7fc00000u); }
+
+// How numbers that share a scale become codes.
+struct CodeScale {
+    float scale;    // what a code is to be multiplied with, of the finer plane
+    float inverse;  // what a number is to be multiplied with, for the higher plane
+
+    KESTREL_DEVICE CodeScale(float largest, bool finite, bool two_planes) {
+        scale = largest * (two_planes ? 1.0f / (LARGEST_CODE * (float)LOW_STEPS) : 1.0f / LARGEST_CODE);
+        bool counts = finite && scale >= SMALLEST_NORMAL;
+        inverse = counts ? LARGEST_CODE / largest : 0.0f;
+        if (!counts) scale = finite ? 0.0f : not_a_number();
+    }
+
+    KESTREL_DEVICE void codes_of(float value, int& high, int& low) const {
+        float quotient = inverse > 0.0f ? value * inverse : 0.0f;
+        float rounded = rintf(quotient);
+        high = (int)rounded;
+        low = (int)rintf((quotient - rounded) * (float)LOW_STEPS);
+    }
+};
 
 // NaN where any of a warp's numbers is not finite, else the largest magnitude's 127th part, or 0.
 KESTREL_DEVICE float scale_of(float magnitude, bool finite) {
-    if (!__all_sync(ALL_LANES, finite)) return __uint_as_float(0x7fc00000u);
+    if (!__all_sync(ALL_LANES, finite)) return not_a_number();
     float scale = magnitude / LARGEST_CODE;
     return scale >= SMALLEST_NORMAL ? scale : 0.0f;
 }
 
-KESTREL_DEVICE bool is_finite(float value) { return fabsf(value) <= 3.4028234e38f; }
-
 // The numbers of 32 neighbours, one a lane, of a row; `column` is this lane's. All lanes have to come here together;
 // those beyond the width bring 0.
 KESTREL_DEVICE void store_activation(const Activation& to, int64 row, int column, float value) {
-    int64 index = row * to.width + column;
-    if (to.values != nullptr && column < to.width) to.values[index] = value;
+    if (to.values != nullptr && column < to.width) to.values[row * to.width + column] = value;
     if (to.high == nullptr) return;
-    float scale = scale_of(warp_max(fabsf(value)), is_finite(value));
-    float quotient = scale > 0.0f ? value / scale : 0.0f;
-    float high = rintf(quotient);
-    to.high[index] = (int8)high;
-    if (to.low != nullptr) to.low[index] = (int8)rintf((quotient - high) * LOW_STEPS);
-    if (lane_index() == 0) to.scales[index / WARP] = scale;
+    bool two_planes = to.low != nullptr;
+    CodeScale by(warp_max(fabsf(value)), __all_sync(ALL_LANES, is_finite(value)), two_planes);
+    int high, low;
+    by.codes_of(value, high, low);
+    int lane = lane_index();
+    int64 block = (row * to.width + column) / WARP, at = block * WARP + lane % 16 / 4 * 8 + lane / 16 * 4 + lane % 4;
+    to.high[at] = (int8)high;
+    if (two_planes) to.low[at] = (int8)low;
+    if (to.sums != nullptr) {
+        int32 sum = warp_sum_int(two_planes ? high * LOW_STEPS + low : high);
+        if (lane == 0) to.sums[block] = (float)sum;
+    }
+    if (lane == 0) to.scales[block] = by.scale;
 }
+
+// Eight neighbours of a row, of which four lanes next to each other have a block: as codes.
+struct EightCodes {
+    uint32 high[2], low[2];  // four codes a word
+    float scale;             // of the block
+    int32 sum;               // of the block's codes, in steps of the finer plane
+
+    KESTREL_DEVICE EightCodes(const float* values, bool two_planes) {
+        float largest = 0.0f;
+        bool finite = true;
+        for (int i = 0; i < 8; ++i) {
+            largest = fmaxf(largest, fabsf(values[i]));
+            finite = finite && is_finite(values[i]);
+        }
+        int unsound = !finite;
+        for (int distance = 1; distance < 4; distance *= 2) {
+            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
+            unsound |= __shfl_xor_sync(ALL_LANES, unsound, distance);
+        }
+        CodeScale by(largest, !unsound, two_planes);
+        scale = by.scale;
+        sum = 0;
+        for (int half = 0; half < 2; ++half) {
+            high[half] = low[half] = 0;
+            for (int i = 0; i < 4; ++i) {
+                int high_code, low_code;
+                by.codes_of(values[4 * half + i], high_code, low_code);
+                high[half] |= (uint32)(high_code & 255) << (8 * i);
+                low[half] |= (uint32)(low_code & 255) << (8 * i);
+                sum += two_planes ? high_code * LOW_STEPS + low_code : high_code;
+            }
+        }
+        for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
+    }
+
+    // Which words of its block (eight a plane) these are: this one, and the one that is `2` further.
+    KESTREL_DEVICE static int first_word(int lane) { return lane % 2 * 4 + lane / 2 % 2; }
+};
+
+// Eight neighbours of a row, from a column that is a multiple of 8. All lanes of a warp have to come here together, and
+// hold what follows each other; those beyond the width bring zeros.
+KESTREL_DEVICE void store_eight(const Activation& to, int64 row, int column, const float* values) {
+    bool there = column < to.width;
+    int64 at = row * to.width + column;
+    if (to.values != nullptr)
+        for (int i = 0; i < 8; ++i)
+            if (column + i < to.width) to.values[at + i] = values[i];
+    if (to.high == nullptr) return;
+    bool two_planes = to.low != nullptr;
+    EightCodes codes(values, two_planes);
+    if (!there) return;
+    int64 block = at / WARP, word = block * 8 + EightCodes::first_word(lane_index());
+    for (int half = 0; half < 2; ++half) {
+        ((uint32*)to.high)[word + 2 * half] = codes.high[half];
+        if (two_planes) ((uint32*)to.low)[word + 2 * half] = codes.low[half];
+    }
+    if (lane_index() % 4 != 0) return;
+    to.scales[block] = codes.scale;
+    if (to.sums != nullptr) to.sums[block] = (float)codes.sum;
+}
+
+// A row is read in chunks: a warp takes one, eight neighbours a lane.
+static const int ROW_CHUNK = 8 * WARP;
+static const int MOST_ROW_CHUNKS = 256;  // of a row
+
+// Of a row whose width is a multiple of 8. Beyond it there are zeros.
+KESTREL_DEVICE void whole_eight(const float* row, int column, int width, float* values) {
+    float4 first = make_float4(0.0f, 0.0f, 0.0f, 0.0f), second = first;
+    if (column < width) first = *(const float4*)(row + column), second = *(const float4*)(row + column + 4);
+    values[0] = first.x, values[1] = first.y, values[2] = first.z, values[3] = first.w;
+    values[4] = second.x, values[5] = second.y, values[6] = second.z, values[7] = second.w;
+}
+
+KESTREL_DEVICE void load_eight(const float* row, int column, int width, float* values) {
+    if (width % 8 == 0)
+        whole_eight(row, column, width, values);
+    else
+        for (int i = 0; i < 8; ++i) values[i] = column + i < width ? row[column + i] : 0.0f;
+}
+
+// Of a chunk's squares, the same bits in every lane.
+KESTREL_DEVICE float sum_of_squares(const float* values) {
+    float squares = 0.0f;
+    for (int i = 0; i < 8; ++i) squares = fmaf(values[i], values[i], squares);
+    return warp_sum(squares);
+}
+
+// What a row has to be multiplied with, 1 / sqrt(mean of squares + eps), from the sums of all its chunks, however many
+// threads made them. Each warp adds them up for itself.
+KESTREL_DEVICE float norm_factor(const float* sums, int width, float eps) {
+    float total = 0.0f;
+    for (int i = lane_index(); i * ROW_CHUNK < width; i += WARP) total += sums[i];
+    return 1.0f / sqrtf(warp_sum(total) / width + eps);
+}
+
+// silu(gate) * up
+KESTREL_DEVICE float gated(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }

@@ -65,6 +65,13 @@ KESTREL_DEVICE void copy_async16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(target), "l"(global) : "memory");
 }
 
+// A place in shared memory, as the instruction takes it: to be found once rather than for every copy.
+typedef uint32 SharedPlace;
+KESTREL_DEVICE SharedPlace shared_place(void* shared) { return (uint32)__cvta_generic_to_shared(shared); }
+KESTREL_DEVICE void copy_async16_to(SharedPlace shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(global) : "memory");
+}
+
 // This thread's copies since the last time are a group.
 KESTREL_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 
@@ -123,6 +130,13 @@ KESTREL_DEVICE unsigned char* dynamic_shared() {
 
 #endif
 
+// Whether a processor has 160 KB of shared memory or more; others have 100.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200))
+static const bool ROOMY = true;
+#else
+static const bool ROOMY = false;
+#endif
+
 KESTREL_DEVICE float bfloat16_to_float(uint16 bits) { return __uint_as_float((uint32)bits << 16); }
 
 static const int WARP = 32;
@@ -141,5 +155,11 @@ KESTREL_DEVICE float warp_sum(float value) {
 KESTREL_DEVICE float warp_max(float value) {
     for (int distance = WARP / 2; distance > 0; distance /= 2)
         value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, distance));
+    return value;
+}
+
+KESTREL_DEVICE int32 warp_sum_int(int32 value) {
+    for (int distance = WARP / 2; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(ALL_LANES, value, distance);
     return value;
 }

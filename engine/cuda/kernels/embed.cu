@@ -44,6 +44,8 @@ KESTREL_DEVICE float embedding_at(const Embedding& args, int64 row, int column) 
 // blockIdx.y is the token.
 template <int KIND>
 KESTREL_DEVICE void embed(const Embedding& args) {
+    wait_for_previous();
+    let_next_start();
     int column = blockIdx.x * EMBED_THREADS + threadIdx.x;
     if (column >= args.width) return;
     int64 token = blockIdx.y;

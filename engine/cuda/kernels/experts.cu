@@ -21,6 +21,8 @@ KESTREL_KERNEL(route, ROUTE_THREADS, Route) {
     __shared__ float probabilities[MOST_EXPERTS];
     __shared__ int experts[MOST_CHOSEN];
     __shared__ float weights[MOST_CHOSEN];
+    wait_for_previous();
+    let_next_start();
     const float* logits = args.logits + (int64)blockIdx.x * args.count;
     float largest = __uint_as_float(0xff800000u);
     for (int i = lane_index(); i < args.count; i += WARP) largest = fmaxf(largest, logits[i]);
@@ -75,6 +77,8 @@ struct Mixture {
 
 // Experts add up in ascending order. blockIdx.y is the token.
 KESTREL_KERNEL(mix_experts, MIX_THREADS, Mixture) {
+    wait_for_previous();
+    let_next_start();
     int column = blockIdx.x * MIX_THREADS + threadIdx.x;
     if (column >= args.width) return;
     int64 token = blockIdx.y;

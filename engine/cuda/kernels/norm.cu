@@ -13,21 +13,23 @@ struct Norm {
 
 // One block a row.
 KESTREL_KERNEL(rms_norm, ROW_THREADS, Norm) {
-    __shared__ float parts[ROW_THREADS / WARP];
+    __shared__ float sums[MOST_ROW_CHUNKS];
+    wait_for_previous();
+    let_next_start();
     int width = args.out.width;
     const float* x = args.x + (int64)blockIdx.x * width;
-    float squares = 0.0f;
-    for (int i = threadIdx.x; i < width; i += ROW_THREADS) squares = fmaf(x[i], x[i], squares);
-    squares = warp_sum(squares);
-    if (lane_index() == 0) parts[warp_index()] = squares;
+    float values[8];
+    for (int i = 8 * threadIdx.x; i - 8 * lane_index() < width; i += 8 * ROW_THREADS) {
+        load_eight(x, i, width, values);
+        float sum = sum_of_squares(values);
+        if (lane_index() == 0) sums[i / ROW_CHUNK] = sum;
+    }
     __syncthreads();
-    float total = 0.0f;
-    for (int i = 0; i < ROW_THREADS / WARP; ++i) total += parts[i];
-    float factor = 1.0f / sqrtf(total / width + args.eps);
-    // Whole warps, so that all lanes meet where numbers share a scale.
-    for (int i = threadIdx.x; i - lane_index() < width; i += ROW_THREADS) {
-        float value = i < width ? x[i] * factor * args.weight[i] : 0.0f;
-        store_activation(args.out, blockIdx.x, i, value);
+    float factor = norm_factor(sums, width, args.eps);
+    for (int i = 8 * threadIdx.x; i - 8 * lane_index() < width; i += 8 * ROW_THREADS) {
+        load_eight(x, i, width, values);
+        for (int j = 0; j < 8; ++j) values[j] = i + j < width ? values[j] * factor * args.weight[i + j] : 0.0f;
+        store_eight(args.out, blockIdx.x, i, values);
     }
 }
 
@@ -38,10 +40,13 @@ struct Swiglu {
 
 // out = silu(gate) * up. One block a row.
 KESTREL_KERNEL(swiglu, ROW_THREADS, Swiglu) {
+    wait_for_previous();
+    let_next_start();
     int width = args.out.width;
     const float* gate = args.gate_up + (int64)blockIdx.x * 2 * width;
-    for (int i = threadIdx.x; i - lane_index() < width; i += ROW_THREADS) {
-        float value = i < width ? gate[i] / (1.0f + expf(-gate[i])) * gate[width + i] : 0.0f;
-        store_activation(args.out, blockIdx.x, i, value);
+    for (int i = 8 * threadIdx.x; i - 8 * lane_index() < width; i += 8 * ROW_THREADS) {
+        float values[8];
+        for (int j = 0; j < 8; ++j) values[j] = i + j < width ? gated(gate[i + j], gate[width + i + j]) : 0.0f;
+        store_eight(args.out, blockIdx.x, i, values);
     }
 }

@@ -151,6 +151,8 @@ KESTREL_DEVICE Best no_best(int vocabulary) {
 KESTREL_KERNEL(scan_logits, SCAN_THREADS, Draws) {
     __shared__ Best parts[SCAN_THREADS / WARP];
     __shared__ int32 is_last;
+    wait_for_previous();
+    let_next_start();
     Draw* draw = *args.draw;
     if (draw == nullptr) return;
     Best best = no_best(args.vocabulary);
@@ -464,6 +466,7 @@ KESTREL_DEVICE void draw_one(const Draws& args, const Source& source, Choosing& 
 
 KESTREL_KERNEL(choose_token, CHOOSE_THREADS, Draws) {
     __shared__ Choosing shared;
+    wait_for_previous();
     Draw* draw = *args.draw;
     if (draw == nullptr || !args.scratch->left) return;
     count_keys(args, draw, shared.tally);

@@ -147,7 +147,7 @@ class EmulatedCard:
         total_bytes: int = 1 << 30,
         order_seed: int = 0,
         time_limit_s: int = 120,
-        compute_capability: tuple[int, int] = (8, 0),
+        compute_capability: tuple[int, int] = (8, 6),
         multiprocessors: int = 8,
         lagging: Order = "uploads",
     ) -> None:

@@ -1,0 +1,71 @@
+"""How products of a few rows are launched: what of a block's shared memory they take, and how many blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.cuda.driver import CardInfo
+from engine.cuda.tile_layout import STRETCHES, TILE, TileLayout
+
+# As in kernels/product_few.cu.
+MOST_TOKENS = 4
+MOST_TAKEN = 64  # experts
+_WARPS = 16
+_ROUNDS = 2
+_GATED_SLOTS = 4  # at most
+_SMALL_SHARED_BYTES = 96 * 2**10  # that a block may have anywhere
+
+
+@dataclass(frozen=True)
+class FewLaunch:
+    """grid: blocks in its first axis. jobs: of one matrix. shared_bytes: of dynamic shared memory."""
+
+    grid: int
+    jobs: int
+    shared_bytes: int
+
+
+def few_launch(
+    layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int, taken: int
+) -> FewLaunch:
+    """slots: tiles that a group of warps makes at a time. taken: experts of a row, or 1."""
+    groups = _WARPS // layout.chains
+    jobs = layout.tiles // slots
+    roomy = is_roomy(card.compute_capability)
+    return FewLaunch(
+        grid=min(card.multiprocessors, -(-jobs * taken // groups)),
+        jobs=jobs,
+        shared_bytes=_shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, roomy=roomy),
+    )
+
+
+def most_tokens(layout: TileLayout, planes: int) -> int:
+    """That a launch has room for on any card; at least one."""
+    fitting = 1
+    for tokens in range(2, MOST_TOKENS + 1):
+        wanted = _shared_bytes(layout, planes=planes, tokens=tokens, slots=_GATED_SLOTS, roomy=False)
+        if wanted <= _SMALL_SHARED_BYTES:
+            fitting = tokens
+    return fitting
+
+
+def fits(layout: TileLayout, planes: int, slots: int, card: CardInfo) -> bool:
+    """Whether one row has room."""
+    roomy = is_roomy(card.compute_capability)
+    wanted = _shared_bytes(layout, planes=planes, tokens=1, slots=slots, roomy=roomy)
+    return roomy or wanted <= _SMALL_SHARED_BYTES
+
+
+def is_roomy(compute_capability: tuple[int, int]) -> bool:
+    """Whether a processor has 160 KB of shared memory or more; others have 100."""
+    return compute_capability in ((8, 0), (8, 7)) or (9, 0) <= compute_capability < (12, 0)
+
+
+def _shared_bytes(layout: TileLayout, *, planes: int, tokens: int, slots: int, roomy: bool) -> int:
+    stages = (16 if roomy else 8) // layout.bits  # of each warp's ring
+    stage_bytes = STRETCHES * TILE * (4 * layout.bits + 2)  # codes and their scales
+    blocks = layout.stages * STRETCHES
+    codes = tokens * planes * (blocks // 4 * 4 + 5) * 32
+    numbers = 2 * tokens * blocks
+    parts = _WARPS // layout.chains * _ROUNDS * layout.chains * STRETCHES * slots * TILE * tokens
+    return _WARPS * stages * stage_bytes + codes + 4 * (numbers + parts)

@@ -1,0 +1,140 @@
+"""Which kernel multiplies several rows with strips in tiles, and with what grid: products of prompts and of
+short turns, one matrix for all rows or one an expert. All give the same bits; this is about time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.cuda.tile_layout import TILE, TileLayout
+from engine.weights.strips import BLOCK
+
+FORMS = {"int8": 1, "int8x2": 2}  # how activations come in, and their planes
+_SHORT_ROWS = 16
+_STEP = 4  # blocks of 32 inputs
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """One kernel's, as its text has it.
+
+    warps: of a block. rows, outputs: that a block makes. plain: it can't do everything, see `is_plain`.
+    staged: through shared memory, whose size the launch says. resident: blocks that a processor runs at a
+    time. effort: of an output, relative to the others; estimated.
+    """
+
+    warps: int
+    rows: int
+    outputs: int
+    plain: bool = False
+    staged: bool = True
+    resident: int = 2
+    effort: float = 1.2
+
+
+_SHAPES = {
+    "short": _Shape(8, 16, 32, staged=False, effort=2.0),
+    "turn": _Shape(8, 64, 32, staged=False, resident=1, effort=1.6),
+    "scattered": _Shape(4, 8, 128, plain=True),
+    "medium": _Shape(4, 32, 128, plain=True),
+    "large": _Shape(8, 64, 256, plain=True, resident=1, effort=1.0),
+    "general": _Shape(4, 32, 128, effort=1.6),
+}
+_DENSE = ("short", "turn", "medium", "large", "general")  # one matrix for all rows
+
+PRODUCTS = {
+    f"product_codes{bits}_{form}_{suffix}": 32 * shape.warps
+    for bits in (4, 8)
+    for form in FORMS
+    for suffix, shape in _SHAPES.items()
+}
+KERNELS = {**PRODUCTS, "group_rows": 256, "quantise_rows": 256}
+"""Threads of a block, by name."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: str
+    grid: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ManyRows:
+    """A product with a matrix in tiles, or with those of experts.
+
+    form: of the rows, see `FORMS`. is_plain: scales are float16, and there are no offsets; then the quickest
+    kernels can do it.
+    """
+
+    layout: TileLayout
+    form: str
+    is_plain: bool
+
+    def launch(self, rows: int, *, multiprocessors: int) -> Launch:
+        """One matrix for all of `rows` rows."""
+        if rows <= _SHORT_ROWS:
+            return self.launch_with("short", rows)
+        return self.launch_with(
+            min(self._suffixes(), key=lambda each: self._time(each, rows, multiprocessors)), rows
+        )
+
+    def launch_with(self, suffix: str, rows: int) -> Launch:
+        """With the kernel whose name ends so."""
+        return self._launch(suffix, -(-rows // _SHAPES[suffix].rows))
+
+    def grouped_launch(self, rows: int, *, num_experts: int, tile_rows: int) -> Launch:
+        """One matrix an expert, for rows in tiles (see `tile_rows_for`)."""
+        if not self.is_plain:
+            suffix = "general"
+        else:
+            suffix = "scattered" if tile_rows == _SHAPES["scattered"].rows else "medium"
+        assert _SHAPES[suffix].rows == tile_rows
+        return self._launch(suffix, num_tiles(rows, num_experts=num_experts, tile_rows=tile_rows))
+
+    def _suffixes(self) -> Iterator[str]:
+        return (suffix for suffix in _DENSE if self.is_plain or not _SHAPES[suffix].plain)
+
+    def _time(self, suffix: str, rows: int, multiprocessors: int) -> float:
+        """In no unit: the processors take all blocks in turns, as many at a time as they have room for."""
+        shape = _SHAPES[suffix]
+        blocks = -(-rows // shape.rows) * self._blocks_of_outputs(shape)
+        turns = -(-blocks // (multiprocessors * shape.resident))
+        # Without shared memory a block leaves out the columns that aren't there.
+        made = shape.rows if shape.staged else min(shape.rows, -(-rows // 8) * 8)
+        return turns * shape.resident * made * shape.outputs * shape.effort
+
+    def _blocks_of_outputs(self, shape: _Shape) -> int:
+        return -(-self.layout.tiles * TILE // shape.outputs)
+
+    def _launch(self, suffix: str, blocks_of_rows: int) -> Launch:
+        shape = _SHAPES[suffix]
+        return Launch(
+            f"product_codes{self.layout.bits}_{self.form}_{suffix}",
+            (blocks_of_rows, self._blocks_of_outputs(shape), 1),
+            self._shared_bytes(shape) if shape.staged else 0,
+        )
+
+    def _shared_bytes(self, shape: _Shape) -> int:
+        """Two steps of four blocks, as `SharedStep` in kernels/product_many.cu lays them out."""
+        codes = FORMS[self.form] * _STEP * (shape.rows * BLOCK + 32)
+        scales = (1 if shape.plain else 2) * _STEP * (shape.rows + 8) * 4
+        weights = shape.outputs * _STEP * BLOCK * self.layout.bits // 8
+        return 2 * (codes + scales + weights)
+
+
+def tile_rows_for(rows: int, *, num_experts: int, is_plain: bool) -> int:
+    """How many rows of one expert are a tile. is_plain: every matrix that is multiplied with them."""
+    is_sparse = is_plain and rows < 12 * num_experts
+    return _SHAPES["scattered" if is_sparse else "medium"].rows
+
+
+def num_tiles(rows: int, *, num_experts: int, tile_rows: int) -> int:
+    """As many as there may be, however the rows are shared out."""
+    return rows // tile_rows + num_experts
+
+
+def most_tiles(rows: int, *, num_experts: int) -> int:
+    """Of any tile size."""
+    return num_tiles(rows, num_experts=num_experts, tile_rows=_SHAPES["scattered"].rows)

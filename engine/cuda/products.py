@@ -1,0 +1,289 @@
+"""Products with the model's matrices, as launches: which kernel for which weights and how many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.config import Activations
+from engine.cuda.arguments import (
+    Activation,
+    FewRows,
+    Grouping,
+    Norm,
+    Product,
+    ProductFew,
+    ProductValues,
+    Quantise,
+    TiledProduct,
+)
+from engine.cuda.driver import NOWHERE, Address
+from engine.cuda.few_rows import few_launch, most_tokens
+from engine.cuda.kernel_set import KernelSet
+from engine.cuda.many_rows import ManyRows, tile_rows_for
+from engine.cuda.matrices import DeviceLinear, DeviceMatrix
+from engine.cuda.workspace import Rows, Workspace
+
+PLANES: dict[Activations, int] = {"float": 0, "int8": 1, "int8x2": 2}
+
+_OUTPUTS_A_BLOCK, _TILES_A_BLOCK = 8, 8  # of products of numbers: one a warp
+_MANY_ROWS = 8  # at a time, as in kernels/product.cu
+_FEW_TAKING = 4  # tokens whose experts are found one by one
+
+
+@dataclass(frozen=True)
+class Normed:
+    """Rows of numbers (T, K) that a product takes behind RMSNorm. weight: (K,)."""
+
+    values: Address
+    weight: Address
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Rows of numbers (T, K) that a product takes as they are."""
+
+    values: Address
+
+
+@dataclass(frozen=True)
+class Experts:
+    """chosen: (rows of y,) which matrix each takes. rows_each: rows of y that share one of x. tile_rows: of
+    one expert that are multiplied together, where rows were grouped for that; else 0.
+    """
+
+    chosen: Address
+    rows_each: int = 1
+    tile_rows: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where a part's outputs go: y (rows, stride), set or added to, behind its bias."""
+
+    y: Address
+    stride: int
+    bias: Address
+    adds: bool
+
+
+_NO_TARGET = _Target(NOWHERE, 0, NOWHERE, False)
+
+
+class ProductRunner:
+    """Of one model. Nothing here waits for the card."""
+
+    def __init__(
+        self, kernels: KernelSet, workspace: Workspace, *, activations: Activations, norm_eps: float
+    ) -> None:
+        self._kernels = kernels
+        self._space = workspace
+        self._form = activations
+        self._planes = PLANES[activations]
+        self._eps = norm_eps
+
+    def run(
+        self,
+        linear: DeviceLinear,
+        x: Activation | Normed | Plain,
+        y: Address,
+        *,
+        rows: int,
+        adds: bool = False,
+        experts: Experts | None = None,
+    ) -> None:
+        """y (rows, N), set or added to. Plain rows are few, or of few rows' experts."""
+        if isinstance(x, Normed) and not self._are_few(linear, rows):
+            x = self.normed(x, [linear], rows)
+        first = 0
+        for part in linear.parts:
+            bias = Address(linear.bias + 4 * first) if linear.bias else NOWHERE
+            target = _Target(Address(y + 4 * first), linear.rows, bias, adds)
+            if not (part.is_strip and self._planes):
+                assert isinstance(x, Activation)
+                self._numbers(part, x, target, rows, experts)
+            elif experts is not None and not experts.tile_rows:
+                self._few(part, x, target, 1, experts=experts, takers=rows // experts.rows_each)
+            elif experts is None and rows <= most_tokens(part.layout, self._planes):
+                self._few(part, x, target, rows)
+            else:
+                assert isinstance(x, Activation)
+                self._many(part, x, target, rows, experts)
+            first += part.rows
+
+    def gates(self, linear: DeviceLinear, x: Normed, gated: Activation, *, rows: int) -> bool:
+        """Gates with their ups, and what comes of these. False where they aren't made together."""
+        part = linear.parts[0]
+        width = part.rows // 2
+        if not self._has_gates(linear):
+            return False
+        if self._are_few(linear, rows):
+            self._few(part, x, _NO_TARGET, rows, gated=gated)
+            return True
+        target = _Target(self._space.gate_up, width, NOWHERE, False)
+        self._many(part, self.normed(x, [linear], rows), target, rows, None, gated=True)
+        self._kernels.launch("quantise_rows", Quantise(x=target.y, out=gated), grid=(rows, 1, 1))
+        return True
+
+    def gates_of_experts(
+        self, gate_up: DeviceLinear, down: DeviceLinear, x: Activation, *, rows: int, experts: Experts
+    ) -> Plain | None:
+        """What comes of the gates and ups of few rows' experts, which are products' rows (rows of y, I)
+        as they are. None where they aren't made together.
+        """
+        part = gate_up.parts[0]
+        if experts.tile_rows or down.has_numbers or not self._has_gates(gate_up):
+            return None
+        gated = self._space.gated.of(part.rows // 2, values=True, planes=0)
+        self._few(part, x, _NO_TARGET, 1, experts=experts, takers=rows // experts.rows_each, gated=gated)
+        return Plain(Address(gated.values))
+
+    def _has_gates(self, linear: DeviceLinear) -> bool:
+        part = linear.parts[0]
+        is_one = len(linear.parts) == 1 and not linear.bias
+        return is_one and part.is_strip and self._planes > 0 and part.rows // 2 % 32 == 0
+
+    def normed(self, x: Normed, readers: Sequence[DeviceLinear], rows: int) -> Activation:
+        """In the forms that their readers take."""
+        out = self.rows_for(self._space.x, readers[0].columns, readers)
+        norm = Norm(x=x.values, weight=x.weight, out=out, eps=self._eps)
+        self._kernels.launch("rms_norm", norm, grid=(rows, 1, 1))
+        return out
+
+    def rows_for(self, rows: Rows, width: int, readers: Sequence[DeviceLinear]) -> Activation:
+        has_strips = any(each.has_strips for each in readers)
+        values = self._planes == 0 or any(each.has_numbers for each in readers)
+        return rows.of(width, values=values, planes=self._planes if has_strips else 0)
+
+    def grouped(self, readers: Sequence[DeviceLinear], rows: int, *, taken: int, count: int) -> Experts:
+        """How `rows` rows that take `taken` of `count` experts each find them: those of the workspace."""
+        strips = self._planes > 0 and not any(each.has_numbers for each in readers)
+        if not strips or rows <= _FEW_TAKING:
+            return Experts(self._space.experts, taken)
+        is_plain = all(_is_plain(part) for each in readers for part in each.parts)
+        tile_rows = tile_rows_for(rows * taken, num_experts=count, is_plain=is_plain)
+        grouping = Grouping(
+            experts=self._space.experts,
+            order=self._space.expert_order,
+            tiles=self._space.expert_tiles,
+            count=rows * taken,
+            num_experts=count,
+            tile_rows=tile_rows,
+        )
+        self._kernels.launch("group_rows", grouping, grid=(count, 1, 1))
+        return Experts(self._space.experts, taken, tile_rows, count)
+
+    def _are_few(self, linear: DeviceLinear, rows: int) -> bool:
+        """Whether all of it is done by launches of a few rows, which take numbers behind a norm, too."""
+        return (
+            self._planes > 0
+            and not linear.has_numbers
+            and all(rows <= most_tokens(part.layout, self._planes) for part in linear.parts)
+        )
+
+    def _few(
+        self,
+        part: DeviceMatrix,
+        x: Activation | Normed | Plain,
+        target: _Target,
+        tokens: int,
+        *,
+        experts: Experts | None = None,
+        takers: int = 1,
+        gated: Activation | None = None,
+    ) -> None:
+        """takers: rows of x that take matrices of their own."""
+        if isinstance(x, Activation):
+            rows = FewRows(codes=x)
+        else:
+            rows = FewRows(values=x.values, norm=x.weight if isinstance(x, Normed) else 0, eps=self._eps)
+            rows.codes.width = part.columns
+        taken = 1 if experts is None else experts.rows_each
+        sink, slots = ("", 1) if gated is None else ("_gated", 4) if gated.high else ("_gated_values", 2)
+        launch = few_launch(
+            part.layout, self._kernels.card, planes=self._planes, tokens=tokens, slots=slots, taken=taken
+        )
+        product = ProductFew(
+            weights=part.tiles(),
+            bias=target.bias,
+            x=rows,
+            y=target.y,
+            experts=NOWHERE if experts is None else experts.chosen,
+            stride=target.stride,
+            tokens=tokens,
+            taken=taken,
+            jobs_each=launch.jobs,
+            adds=target.adds,
+        )
+        if gated is not None:
+            product.gated = gated
+        kind = "one" if tokens == 1 and part.blocks_a_scale == 1 and _is_plain(part) else "few"
+        self._kernels.launch(
+            f"product_{part.kind}_{self._form}_{kind}{sink}",
+            product,
+            grid=(launch.grid, takers, 1),
+            shared_bytes=launch.shared_bytes,
+        )
+
+    def _many(
+        self,
+        part: DeviceMatrix,
+        x: Activation,
+        target: _Target,
+        rows: int,
+        experts: Experts | None,
+        *,
+        gated: bool = False,
+    ) -> None:
+        many = ManyRows(part.layout, self._form, is_plain=_is_plain(part))
+        if experts is None:
+            launch = many.launch(rows, multiprocessors=self._kernels.card.multiprocessors)
+        else:
+            launch = many.grouped_launch(rows, num_experts=experts.count, tile_rows=experts.tile_rows)
+        product = TiledProduct(
+            weights=part.tiles(),
+            bias=target.bias,
+            x=x,
+            y=target.y,
+            order=NOWHERE if experts is None else self._space.expert_order,
+            row_tiles=NOWHERE if experts is None else self._space.expert_tiles,
+            stride=target.stride,
+            rows=rows,
+            rows_each=1 if experts is None else experts.rows_each,
+            adds=target.adds,
+            gated=gated,
+        )
+        self._kernels.launch(launch.kernel, product, grid=launch.grid, shared_bytes=launch.shared_bytes)
+
+    def _numbers(
+        self, part: DeviceMatrix, x: Activation, target: _Target, rows: int, experts: Experts | None
+    ) -> None:
+        """Of numbers, or of codes with rows that stay numbers."""
+        more = Experts(NOWHERE) if experts is None else experts
+        common = {
+            "bias": target.bias,
+            "x": x,
+            "y": target.y,
+            "experts": more.chosen,
+            "stride": target.stride,
+            "rows": rows,
+            "rows_each": more.rows_each,
+            "adds": target.adds,
+        }
+        # Rows that take different matrices have nothing to share.
+        at_once = 1 if rows == 1 or more.chosen else _MANY_ROWS
+        suffix = "one" if at_once == 1 else "many"
+        values: Product | ProductValues
+        if part.is_strip:
+            values = ProductValues(weights=part.tiles(), **common)
+            blocks, name = -(-part.layout.tiles // _TILES_A_BLOCK), f"product_{part.kind}_float_{suffix}"
+        else:
+            values = Product(weights=part.weights, outputs=part.rows, **common)
+            blocks, name = -(-part.rows // _OUTPUTS_A_BLOCK), f"product_{part.kind}_{suffix}"
+        self._kernels.launch(name, values, grid=(blocks, -(-rows // at_once), 1))
+
+
+def _is_plain(part: DeviceMatrix) -> bool:
+    """Of strips: scales are float16, and there are no offsets."""
+    return part.narrow_scales and not part.offsets
