@@ -51,7 +51,7 @@ THREADS = {
     **MANY_ROWS,
 }
 
-# They don't wait by themselves (`wait_for_previous`) for what was launched before; others may begin meanwhile.
+# They don't wait by themselves (`wait_for_previous`) for what was launched before. Others may begin early.
 _WAITED_FOR = {
     "attend_codes",
     "attend_numbers",
