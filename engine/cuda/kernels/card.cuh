@@ -17,6 +17,9 @@ typedef unsigned int uint32;
 typedef long long int64;
 typedef unsigned long long uint64;
 
+// See `open_gate`.
+typedef uint64 Gate;
+
 #ifndef KESTREL_EMULATED
 
 // A kernel takes one structure, which the host fills field by field.
@@ -79,6 +82,26 @@ KESTREL_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" : : 
 template <int N>
 KESTREL_DEVICE void wait_copies() {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
+// A gate in shared memory opens in turns: when so many have arrived as it was made for, its turn 0 is over, then 1, and
+// so on. Who waits sees what those who arrived had written before. It has to be made behind a barrier of the block.
+KESTREL_DEVICE void open_gate(Gate* gate, uint32 arrivals) {
+    uint32 at = (uint32)__cvta_generic_to_shared(gate);
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at), "r"(arrivals) : "memory");
+}
+KESTREL_DEVICE void arrive(Gate* gate) {
+    uint32 at = (uint32)__cvta_generic_to_shared(gate);
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" : : "r"(at) : "memory");
+}
+// For the end of a turn. It must not be two turns behind.
+KESTREL_DEVICE void wait_at(Gate* gate, uint32 turn) {
+    uint32 at = (uint32)__cvta_generic_to_shared(gate), over = 0;
+    while (!over)
+        asm volatile("{ .reg .pred over; mbarrier.test_wait.parity.shared.b64 over, [%1], %2; selp.u32 %0, 1, 0, over; }"
+                     : "=r"(over)
+                     : "r"(at), "r"(turn % 2)
+                     : "memory");
 }
 
 // Until all that the kernels before have written is there. Where the launch doesn't say that a kernel may begin while

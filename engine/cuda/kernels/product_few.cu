@@ -326,6 +326,9 @@ KESTREL_DEVICE void share_padding(int num_blocks, const SharedRows<PLANES>& to) 
 template <int BITS, int PLANES, bool ONE, bool GATES, int SLOTS>
 KESTREL_DEVICE void product_few(const ProductFew& args) {
     __shared__ int chosen[MOST_TAKEN];
+    __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its chains' sums are kept, and outputs made
+    if (threadIdx.x < 2 * FEW_WARPS * FEW_ROUNDS)
+        open_gate((Gate*)gates + threadIdx.x, threadIdx.x / FEW_ROUNDS % 2 == 0 ? args.weights.chains : 1);
     bool has_experts = args.experts != nullptr;
     FewProduct<BITS, PLANES, ONE, GATES, SLOTS> product(args, has_experts ? chosen : nullptr);
     const int ring = Ring<BITS>::COUNT;
@@ -352,17 +355,17 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
     const int lanes_outputs = SLOTS * TILE / 2;  // of gates; each lane makes one
     int lane = product.lane, round_parts = args.weights.chains * STRETCHES * SLOTS * TILE * tokens;
     float* parts = rows.end() + product.group * FEW_ROUNDS * round_parts;
-    int rounds = divided_up(product.jobs, product.step), place = 0, job = product.first_job();
-    for (int round = 0; round < rounds; ++round, job += product.step) {
+    int place = 0, round = 0;
+    for (int job = product.first_job(); job < product.jobs; job += product.step, ++round) {
         int turn = round % FEW_ROUNDS;
-        bool works = job < product.jobs;
+        Gate *kept = &gates[product.group][0][turn], *made = &gates[product.group][1][turn];
         float* here = parts + turn * round_parts;
         int taken = product.taken_of(job), in_expert = job - taken * args.jobs_each;
         int64 row = (int64)first_row * args.taken + taken;
         float before = 0.0f;  // asked for early, by whoever may need it
-        if (!GATES && works && args.adds && lane < TILE && in_expert * TILE + lane < args.weights.rows)
+        if (!GATES && args.adds && lane < TILE && in_expert * TILE + lane < args.weights.rows)
             before = args.y[row * args.stride + in_expert * TILE + lane];
-        for (int slot = 0; works && slot < SLOTS; ++slot) {
+        for (int slot = 0; slot < SLOTS; ++slot) {
             int64 scales = ONE ? 0 : product.tile_of(job, slot) * args.weights.tile_scales();
             product.clear();
             for (int stage = 0; stage < args.weights.stretch; ++stage) {
@@ -373,10 +376,13 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
                 product.ask(place);
                 place = (place + 1) % ring;
             }
+            if (slot == 0 && round >= FEW_ROUNDS) wait_at(made, round / FEW_ROUNDS - 1);
             product.keep(here, slot);
         }
-        __syncthreads();  // what was kept two rounds ago is made by now
-        if (!works || product.chain != round % args.weights.chains) continue;
+        __syncwarp();
+        if (lane == 0) arrive(kept);
+        if (product.chain != round % args.weights.chains) continue;
+        wait_at(kept, round / FEW_ROUNDS);
         if (GATES) {
             for (int token = 0; token < tokens; ++token) {
                 int column = in_expert * lanes_outputs + lane;
@@ -399,6 +405,8 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
                 *y = args.adds ? before + sum : sum;
             }
         }
+        __syncwarp();
+        if (lane == 0) arrive(made);
     }
 }
 

@@ -238,6 +238,15 @@ inline void wait(Worker* w) {
     kestrel_switch(&from->stack_pointer, to ? entry_of(w, to) : w->scheduler);
 }
 
+void let_others_run() {
+    Worker* w = worker();
+    Fiber* from = current(w);
+    Fiber* to = next_ready(w, (from->warp + 1) % w->warps, 0);
+    if (to == from) return;
+    w->current = to;
+    kestrel_switch(&from->stack_pointer, entry_of(w, to));
+}
+
 // All living threads of the block have come to the barrier: lets them go on.
 inline void release_block(Worker* w) {
     const Fiber* first = nullptr;

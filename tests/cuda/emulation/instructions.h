@@ -176,6 +176,22 @@ inline void wait_copies() {
     kestrel_fence();
 }
 
+typedef unsigned long long Gate;
+
+// Low 32 bits: arrivals until the turn is over. High: how many there are of a turn, and a bit that each turn changes.
+inline void open_gate(Gate* gate, unsigned arrivals) { *gate = ((Gate)arrivals << 33) | arrivals; }
+inline void arrive(Gate* gate) {
+    kestrel_fence();
+    Gate next = *gate - 1;
+    if ((unsigned)next == 0) next = (next ^ ((Gate)1 << 32)) | next >> 33;
+    *gate = next;
+    kestrel_fence();
+}
+inline void wait_at(Gate* gate, unsigned turn) {
+    while ((*(volatile Gate*)gate >> 32) % 2 == turn % 2) kestrel_machine::let_others_run();
+    kestrel_fence();
+}
+
 // Kernels follow one another.
 inline void wait_for_previous() {}
 inline void let_next_start() {}

@@ -47,6 +47,9 @@ typedef void (*Together)(void* const lanes[32]);
 // Once all 32 lanes have come, `what` is done.
 void do_together(Operation operation, Together what, void* mine, Place place);
 
+// Another warp goes on, if one can. For whoever looks again and again for what others do.
+void let_others_run();
+
 // 16 bytes that arrive as late as they may: when `finish_copies` leaves fewer groups on their way.
 void start_copy(void* target, const void* source);
 void commit_copies();
