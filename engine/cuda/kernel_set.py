@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.cuda.driver import CardDriver, CardInfo, Kernel, KernelCompiler
 from engine.cuda.many_rows import KERNELS as MANY_ROWS
 
 SOURCES = Path(__file__).parent / "kernels"
-MAIN = "all.cu"
 
 INTEGER_FORMS = ("int8", "int8x2")  # of rows, in products with codes
 
@@ -64,9 +65,61 @@ _WAITED_FOR = {
 OVERLAPPING = frozenset(THREADS) - _WAITED_FOR
 
 
+_BY_BITS = ("product_few.cu", "product_many.cu", "product_short.cu")
+_OTHERS = (
+    "attend_rows.cu",
+    "attend_token.cu",
+    "attention.cu",
+    "embed.cu",
+    "experts.cu",
+    "grouping.cu",
+    "norm.cu",
+    "product.cu",
+    "quantise.cu",
+    "random.cu",
+    "relay.cu",
+    "rotary.cu",
+    "sample.cu",
+)
+
+
 def kernel_sources() -> dict[str, str]:
     """The text of every file, by name."""
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.cu*"))}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is compiled as one. text: of the file that includes others. names: of its kernels."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+def units() -> list[Unit]:
+    """Of which all kernels are; none takes much longer than the others."""
+    found = []
+    for bits in (4, 8):
+        of_bits = [name for name in THREADS if name.startswith(f"product_codes{bits}_int")]
+        few = [name for name in of_bits if name in _FEW_PRODUCTS]
+        many = [name for name in of_bits if name not in _FEW_PRODUCTS]
+        found += [_unit(_BY_BITS[:1], few, bits), _unit(_BY_BITS[1:], many, bits)]
+    taken = {name for unit in found for name in unit.names}
+    return [*found, _unit(_OTHERS, [name for name in THREADS if name not in taken], 0)]
+
+
+def _unit(files: Sequence[str], names: Sequence[str], bits: int) -> Unit:
+    lines = [f"#define ONLY_BITS {bits}", *(f'#include "{file}"' for file in files)]
+    return Unit("\n".join([*lines, ""]), tuple(names))
+
+
+def compiled_units(compiler: KernelCompiler, card: CardInfo) -> list[bytes]:
+    """Code of each of `units`, made beside each other. Raises CardFaultError."""
+    sources, main = kernel_sources(), "unit.cu"
+    with ThreadPoolExecutor() as pool:
+        return list(
+            pool.map(lambda unit: compiler.compile({**sources, main: unit.text}, main, card=card), units())
+        )
 
 
 class KernelSet:
@@ -74,9 +127,10 @@ class KernelSet:
 
     def __init__(self, driver: CardDriver, compiler: KernelCompiler) -> None:
         """Compiles everything, or finds it compiled. Raises CardFaultError."""
-        code = compiler.compile(kernel_sources(), MAIN, card=driver.info)
         self._driver = driver
-        self._kernels: dict[str, Kernel] = driver.load(code, list(THREADS))
+        self._kernels: dict[str, Kernel] = {}
+        for unit, code in zip(units(), compiled_units(compiler, driver.info), strict=True):
+            self._kernels |= driver.load(code, list(unit.names))
         self.num_launches = 0
         self._overlaps = False
 

@@ -419,11 +419,15 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
         product_few<bits, planes, one, true, 2>(args);                                                           \
     }
 
+#if ONLY_BITS != 4
 PRODUCT_FEW(product_codes8_int8_one, 8, 1, true)
 PRODUCT_FEW(product_codes8_int8x2_one, 8, 2, true)
-PRODUCT_FEW(product_codes4_int8_one, 4, 1, true)
-PRODUCT_FEW(product_codes4_int8x2_one, 4, 2, true)
 PRODUCT_FEW(product_codes8_int8_few, 8, 1, false)
 PRODUCT_FEW(product_codes8_int8x2_few, 8, 2, false)
+#endif
+#if ONLY_BITS != 8
+PRODUCT_FEW(product_codes4_int8_one, 4, 1, true)
+PRODUCT_FEW(product_codes4_int8x2_one, 4, 2, true)
 PRODUCT_FEW(product_codes4_int8_few, 4, 1, false)
 PRODUCT_FEW(product_codes4_int8x2_few, 4, 2, false)
+#endif

@@ -280,7 +280,11 @@ KESTREL_DEVICE void product_of_many(const TiledProduct& args) {
     PRODUCT_OF_MANY(name##_scattered, bits, planes, true, 4, 8, true, 5)                                              \
     PRODUCT_OF_MANY(name##_general, bits, planes, false, 4, 32, true, 3)
 
-PRODUCTS_OF_MANY(product_codes4_int8, 4, 1)
-PRODUCTS_OF_MANY(product_codes4_int8x2, 4, 2)
+#if ONLY_BITS != 4
 PRODUCTS_OF_MANY(product_codes8_int8, 8, 1)
 PRODUCTS_OF_MANY(product_codes8_int8x2, 8, 2)
+#endif
+#if ONLY_BITS != 8
+PRODUCTS_OF_MANY(product_codes4_int8, 4, 1)
+PRODUCTS_OF_MANY(product_codes4_int8x2, 4, 2)
+#endif

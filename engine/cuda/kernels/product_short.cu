@@ -169,7 +169,11 @@ struct ShortRows {
     PRODUCT_OF_SHORT(name##_short, bits, planes, 16)                                                                  \
     PRODUCT_OF_SHORT(name##_turn, bits, planes, 64)
 
-PRODUCTS_OF_SHORT(product_codes4_int8, 4, 1)
-PRODUCTS_OF_SHORT(product_codes4_int8x2, 4, 2)
+#if ONLY_BITS != 4
 PRODUCTS_OF_SHORT(product_codes8_int8, 8, 1)
 PRODUCTS_OF_SHORT(product_codes8_int8x2, 8, 2)
+#endif
+#if ONLY_BITS != 8
+PRODUCTS_OF_SHORT(product_codes4_int8, 4, 1)
+PRODUCTS_OF_SHORT(product_codes4_int8x2, 4, 2)
+#endif

@@ -10,6 +10,11 @@
 
 #include "card.cuh"
 
+// Kernels of 4-bit and of 8-bit codes are compiled beside each other, from the same text: 4 or 8. Else both.
+#ifndef ONLY_BITS
+#define ONLY_BITS 0
+#endif
+
 static const int TILE = 16;        // rows
 static const int LANE_ROWS = 8;    // rows r of a tile; with each goes r + 8
 static const int STRETCHES = 4;    // of a chain
