@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from emulated_card import EmulatedCard, EmulatedCompiler, why_no_emulation
 from kernel_bench import KernelBench
+from workbench import Workbench
 
 MakeCard = Callable[..., EmulatedCard]
 
@@ -53,3 +54,10 @@ def make_bench(make_card: MakeCard, card_compiler: EmulatedCompiler) -> Callable
 @pytest.fixture
 def bench(make_bench: Callable[..., KernelBench]) -> KernelBench:
     return make_bench()
+
+
+@pytest.fixture
+def workbench(card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[Workbench]:
+    workbench = Workbench(card, card_compiler)
+    yield workbench
+    workbench.memory.free_all()
