@@ -33,8 +33,8 @@ from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
 from engine.cuda.step_plans import StepPlans
 from engine.cuda.uploader import Uploader
-from engine.cuda.weights import CardWeights, Rest, upload_weights
-from engine.cuda.workspace import Workspace
+from engine.cuda.weights import RESERVE_BYTES, CardWeights, Rest, upload_weights
+from engine.cuda.workspace import Workspace, step_rows
 from engine.errors import UnsupportedModelError
 from engine.generation import SamplingParams
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
@@ -44,7 +44,6 @@ from engine.notices import Notice
 from engine.progress import ProgressCallback, no_progress
 from engine.weights.sizes import MatrixCounts, weights_in_words
 
-PREFILL_ROWS = 256  # of a step at most
 SHORT_TOKENS = 4096  # of a conversation that weights leave room for in any case
 _WIDEST_HEAD, _HEAD_UNIT = 512, 4  # see kernels/attention.cu
 _MOST_EXPERTS, _MOST_CHOSEN = 1024, 64  # see kernels/experts.cu
@@ -101,12 +100,13 @@ class CudaBackend:
         on_progress: ProgressCallback = no_progress,
         cancel: threading.Event | None = None,
         uploader: UploaderFor = Uploader,
+        most_rows: int | None = None,
     ) -> None:
         """Everything that a token needs: kernels compiled, weights uploaded, memory taken. From then on the
         driver is the backend's. window: layers whose weights are on the card at a time; 0: all, or as many as
-        there is room for beside pages of the format `kv`. uploader: of what stays on the card. Raises
-        UnsupportedModelError, OutOfMemoryError, CardFaultError, Cancelled; nothing is held then, and the
-        driver is still the caller's.
+        there is room for beside pages of the format `kv`. uploader: of what stays on the card. most_rows: of
+        a step; None: as many as the card's memory allows. Raises UnsupportedModelError, OutOfMemoryError,
+        CardFaultError, Cancelled; nothing is held then, and the driver is still the caller's.
         """
         check_supported(cpu.spec)
         self.cpu = cpu
@@ -118,7 +118,7 @@ class CudaBackend:
         self._pools: WeakSet[CudaPagePool] = WeakSet()  # for as long as somebody has them
         try:
             self.kernels = KernelSet(driver, compiler)
-            self._prepare()
+            self._prepare(most_rows)
             self._weights = upload_weights(
                 cpu.weights,
                 self.memory,
@@ -152,6 +152,11 @@ class CudaBackend:
     @property
     def weights(self) -> CardWeights:
         return self._weights
+
+    @property
+    def most_rows(self) -> int:
+        """Of a step; a longer prompt takes several."""
+        return self._space.rows
 
     @property
     def window(self) -> int | None:
@@ -200,8 +205,8 @@ class CudaBackend:
         assert isinstance(pool, CudaPagePool)
         self._reserve(ids, sequence)
         logits: list[torch.Tensor] = []
-        for start in range(0, len(ids), PREFILL_ROWS):
-            block = ids[start : start + PREFILL_ROWS]
+        for start in range(0, len(ids), self.most_rows):
+            block = ids[start : start + self.most_rows]
             self._plans.run(block, sequence.length, sequence.pages, pool, cancel)
             is_last = start + len(block) == len(ids)
             computed = len(block) == 1  # with its step
@@ -250,8 +255,8 @@ class CudaBackend:
     ) -> None:
         """Starts what `prefill` does, and the draw behind it."""
         self._reserve(ids, sequence)
-        for start in range(0, len(ids), PREFILL_ROWS):
-            block = ids[start : start + PREFILL_ROWS]
+        for start in range(0, len(ids), self.most_rows):
+            block = ids[start : start + self.most_rows]
             draws = slot if start + len(block) == len(ids) else None
             self._plans.run(block, sequence.length, sequence.pages, pool, cancel, slot=draws)
             sequence.length += len(block)
@@ -295,13 +300,13 @@ class CudaBackend:
             self.memory.free_all()
         self._driver.close()
 
-    def _prepare(self) -> None:
-        spec = self.spec
-        rows = min(PREFILL_ROWS, self._context)
+    def _prepare(self, most_rows: int | None) -> None:
+        spec, planes = self.spec, PLANES[self._activations]
+        if most_rows is None:
+            most_rows = step_rows(spec, self.memory.available(RESERVE_BYTES), planes=planes)
+        rows = min(most_rows, self._context)
         self._step = StepBuffer(self.memory, rows=rows, width=spec.hidden_size, context=self._context)
-        self._space = Workspace(
-            self.memory, spec, rows=rows, context=self._context, planes=PLANES[self._activations]
-        )
+        self._space = Workspace(self.memory, spec, rows=rows, context=self._context, planes=planes)
         self._draws = DrawKernels(
             self.memory,
             self.kernels,

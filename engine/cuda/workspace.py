@@ -11,9 +11,11 @@ from engine.cuda.memory import CardMemory, Use
 from engine.models.spec import AttentionSpec, ModelSpec, MoeSpec
 from engine.weights.strips import BLOCK
 
+STEP_ROWS = (2048, 1024, 512, 256)  # of the largest step; there is always room for the last
 LOGIT_ROWS = 16  # at a time: of a large vocabulary they take 10 MB
 SPLIT = 256  # tokens of attention that a block goes through, as in kernels/attention.cu
 _PARTIAL_BYTES = 32 * 2**20  # of attention, for as many rows at a time as fit
+_SHARE = 32  # which part of a card longer steps may take
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,32 @@ class Rows:
             sums=self.sums if planes else 0,
             width=width,
         )
+
+
+def step_rows(spec: ModelSpec, available: int, *, planes: int) -> int:
+    """How many rows the largest step has where so many bytes may be taken. Each step reads all weights anew
+    and is launched by the host anew, and many rows keep all processors busy; but a small card needs its
+    memory for weights and conversations.
+    """
+    affordable = available // _SHARE // row_bytes(spec, planes=planes)
+    return next((rows for rows in STEP_ROWS if rows <= affordable), STEP_ROWS[-1])
+
+
+def row_bytes(spec: ModelSpec, *, planes: int) -> int:
+    """Of a workspace, for each row of its largest step."""
+    sizes = Sizes.of(spec)
+    numbers = sizes.qkv + sizes.chosen * sizes.gate_up
+    if sizes.experts:
+        numbers += sizes.experts + sizes.chosen * (3 + sizes.hidden)
+        numbers += -(-3 * most_tiles(8 * sizes.chosen, num_experts=0) // 8)
+    read = (sizes.hidden, sizes.attention, *[sizes.intermediate] * sizes.chosen)
+    return 4 * numbers + sum(_row_bytes(width, planes) for width in read)
+
+
+def _row_bytes(width: int, planes: int) -> int:
+    """Of `Rows`."""
+    blocks = -(-width // BLOCK)
+    return blocks * (4 * BLOCK + planes * BLOCK + (8 if planes else 0))
 
 
 class Workspace:

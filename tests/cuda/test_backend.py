@@ -16,7 +16,7 @@ from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 from engine.backend import Sequence
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
-from engine.cuda.backend import PREFILL_ROWS, CudaBackend, check_supported
+from engine.cuda.backend import CudaBackend, check_supported
 from engine.cuda.driver import CardFaultError, Recording
 from engine.errors import Cancelled, OutOfMemoryError, StepRefusedError, UnsupportedModelError
 from engine.kv_geometry import PAGE, KvGeometry, pages_for
@@ -116,8 +116,8 @@ def test_scales_of_both_groups_are_taken(group: Any, on_card: OnCard) -> None:
 
 
 def test_prompts_longer_than_a_step_and_than_a_split_have_the_same_bits(on_card: OnCard) -> None:
-    card = on_card(on_cpu(MODEL, weights="q8"))
-    ids = some_ids(card, PREFILL_ROWS + 70)
+    card = on_card(on_cpu(MODEL, weights="q8"), most_rows=256)
+    ids = some_ids(card, 256 + 70)
     whole = logits_of(card, ids)
     with closing(card.new_cache("int8")) as cache:
         card.forward(ids[:-1], cache)

@@ -13,7 +13,7 @@ from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
-from engine.cuda.backend import PREFILL_ROWS, CudaBackend
+from engine.cuda.backend import CudaBackend
 from engine.cuda.driver import Address, CardFaultError
 from engine.cuda.page_pool import CudaPagePool
 from engine.cuda.step_plans import StepPlans
@@ -71,7 +71,8 @@ def test_steps_for_which_nothing_was_prepared_are_refused(
     pool.__class__ = OtherGeometry
     refused(card, "pages of this form", lambda: run(backend, pool, 3, page))
     pool.__class__ = CudaPagePool
-    refused(card, f"may have 1 to {PREFILL_ROWS}", lambda: run(backend, pool, PREFILL_ROWS + 1, page))
+    most = backend.most_rows
+    refused(card, f"may have 1 to {most}", lambda: run(backend, pool, most + 1, page))
     refused(card, "1 to", lambda: run(backend, pool, 0, page))
     last = backend.spec.context_length
     refused(card, "the context holds", lambda: run(backend, pool, 3, page, first=last - 2))
