@@ -27,7 +27,8 @@ def rounded(x: torch.Tensor, form: Activations) -> torch.Tensor:
     counts = scales >= torch.finfo(torch.float32).tiny
     scales = torch.where(counts, scales, 0.0)
     scales = torch.where(grouped.isfinite().all(-1, keepdim=True), scales, torch.nan)
-    quotients = torch.where(counts, grouped * (LARGEST_CODE / largest), 0.0)
+    inverses = torch.full_like(largest, LARGEST_CODE) / largest  # a plain number over a tensor rounds twice
+    quotients = torch.where(counts, grouped * inverses, 0.0)
     high = quotients.round()
     if form == "int8":
         return (high * scales).flatten(-2)

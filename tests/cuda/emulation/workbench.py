@@ -112,5 +112,5 @@ def dense_of(matrix: Matrix) -> torch.Tensor:
 
 def agrees(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Within what float32 sums may differ by."""
-    bound = 2e-6 * (x.double().abs() @ weight.abs().T) + 1e-30
+    bound = 3e-7 * (x.double().abs() @ weight.abs().T) + 1e-30
     return bool(((found.double() - x.double() @ weight.T).abs() <= bound).all())
