@@ -16,8 +16,10 @@ from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
 from engine.cuda.backend import CudaBackend
+from engine.cuda.embedding import CardEmbedding
 from engine.cuda.layer_window import LayerWindow
 from engine.cuda.memory import Use
+from engine.cuda.residency import widest_matrices, window_bytes
 from engine.errors import Cancelled, OutOfMemoryError
 from engine.kv_geometry import PAGE
 from engine.progress import LoadProgress
@@ -84,6 +86,13 @@ def window_of(backend: CudaBackend) -> LayerWindow:
     return layers
 
 
+def embedding_bytes(backend: CudaBackend) -> int:
+    """What it takes of the card, where it is there."""
+    embedding = backend._weights.embedding
+    assert isinstance(embedding, CardEmbedding)
+    return embedding.num_bytes
+
+
 PIECES = (5, PAGE - 3, 1, 1)
 
 
@@ -121,9 +130,9 @@ def test_a_token_allocates_nothing_and_brings_each_layer_once(
             backend.forward([4], cache)
             counts = card.counts
             assert (counts.allocations, counts.frees, counts.synchronizations) == (0, 0, 0)
-            assert (counts.uploads, counts.downloads) == (1, 1)
+            assert (counts.uploads, counts.downloads) == (2, 1)  # the step, and the token's row
             assert window.residency.num_placed - before == backend.spec.num_layers
-            assert counts.ahead_bytes == sum(image.num_bytes for image in window._images)
+            assert counts.ahead_bytes == sum(sum(image.raw_sizes) for image in window._images)
             assert window.residency.layers == {backend.spec.num_layers - 1, 0}  # the next token begins there
 
 
@@ -142,11 +151,18 @@ def test_a_layer_is_under_way_while_the_one_before_runs(
         assert window.residency.layers == {index, (index + 1) % 4}
 
 
-def test_a_window_takes_the_memory_of_its_layers_alone(models: dict[str, CpuBackend], load: Load) -> None:
-    cpu = models[DENSE]
-    held = {window: load(cpu, window).memory.num_bytes[Use.WEIGHTS] for window in (0, 1, 2, 3)}
-    layer = window_of(load(cpu, 1))._images[0].num_bytes
-    assert [held[0] - held[window] for window in (1, 2, 3)] == [3 * layer, 2 * layer, layer]
+@pytest.mark.parametrize("name", [DENSE, MIXED])
+def test_a_window_takes_the_memory_of_its_layers_and_of_the_one_that_runs(
+    name: str, models: dict[str, CpuBackend], load: Load
+) -> None:
+    whole = load(models[name])
+    images = window_of(load(models[name], 1))._images
+    layers = sum(image.num_bytes for image in images)
+    stays = whole.memory.num_bytes[Use.WEIGHTS] - embedding_bytes(whole) - layers
+    runs = sum(widest_matrices([image.sizes for image in images]))
+    for window in range(1, len(images)):
+        waits = window_bytes([image.raw_sizes for image in images], window)
+        assert load(models[name], window).memory.num_bytes[Use.WEIGHTS] == stays + waits + runs
 
 
 def test_where_not_all_fits_as_many_layers_are_on_the_card_as_do(
@@ -155,16 +171,20 @@ def test_where_not_all_fits_as_many_layers_are_on_the_card_as_do(
     cpu = models[DENSE]
     all_there = load(cpu)
     layer = window_of(load(cpu, 1))._images[0].num_bytes
-    needed = sum(all_there.memory.num_bytes.values()) + all_there._rest("int8").short_cache
-    for missing, expected in ((0, None), (1, 3), (layer, 3), (layer + 1, 2), (3 * layer, 1)):
+    looked_up = embedding_bytes(all_there)
+    needed = sum(all_there.memory.num_bytes.values()) + all_there._rest("int8").short_cache - looked_up
+    # Those of a window wait beside the one that runs.
+    cases = ((-looked_up, None), (0, None), (1, 2), (layer, 2), (layer + 1, 1), (2 * layer, 1))
+    for missing, expected in cases:
         card = make_card()
         backend = load(cpu, card=card, vram_budget=needed - missing)
+        assert isinstance(backend._weights.embedding, CardEmbedding) == (missing < 0)
         assert backend.window == expected
         assert torch.equal(in_pieces(backend, (9, 1)), in_pieces(all_there, (9, 1)))
         assert sum(backend.memory.num_bytes.values()) <= needed - missing
         assert sum(card.live.values()) <= needed - missing
     with pytest.raises(OutOfMemoryError, match="even one layer"):
-        load(cpu, vram_budget=needed - 3 * layer - 1)
+        load(cpu, vram_budget=needed - 2 * layer - 1)
 
 
 def test_what_is_free_on_the_card_counts_too(
@@ -177,18 +197,22 @@ def test_what_is_free_on_the_card_counts_too(
     card = make_card()
     free = load(models[DENSE], card=card)
     needed = sum(free.memory.num_bytes.values()) + free._rest("int8").short_cache + 256 * 2**20
+    looked_up = embedding_bytes(free)
     free.close()
-    card = make_card()
-    card.foreign_bytes = card.total_bytes - needed + 100_000
-    assert load(models[DENSE], card=card).window == 3
+    for missing, expected in ((looked_up - 100_000, None), (looked_up + 100_000, 2)):
+        card = make_card()
+        card.foreign_bytes = card.total_bytes - needed + missing
+        assert load(models[DENSE], card=card).window == expected
 
 
 def test_a_load_brings_the_first_layers_and_counts_them(models: dict[str, CpuBackend], load: Load) -> None:
     steps: list[LoadProgress] = []
     backend = load(models[DENSE], 2, on_progress=steps.append)
     assert [step.done for step in steps] == sorted(step.done for step in steps)
-    assert steps[-1].done == steps[-1].total == backend.memory.num_bytes[Use.WEIGHTS]
-    assert backend.weight_bytes == load(models[DENSE]).weight_bytes > steps[-1].total
+    runs = window_of(backend)._images[0].num_bytes  # takes the place of its own beside
+    assert steps[-1].done == steps[-1].total == backend.memory.num_bytes[Use.WEIGHTS] - runs
+    whole = load(models[DENSE])
+    assert backend.weight_bytes == whole.weight_bytes - embedding_bytes(whole) > steps[-1].total
     assert backend.description.endswith("2 of 4 layers at a time")
 
 

@@ -52,7 +52,8 @@ def test_what_a_block_stores_in_fours_lies_where_fours_may() -> None:
     """The compiler would give an array of single numbers any multiple of 4."""
     ptx = NvrtcCompiler().compile(kernel_sources(), "attention.cu", card=card(99, 0)).decode()
     assert "st.shared.v4.f32" in ptx
-    assert set(re.findall(r"\.shared \.align (\d+) \.b8 \w*sums\[", ptx)) == {"16"}
+    assert set(re.findall(r"\.shared \.align (\d+) \.b8 \w*attend\w*sums\[", ptx)) == {"16"}
+    assert set(re.findall(r"\.shared \.align (\d+) \.b8 dynamic_shared_bytes\[", ptx)) == {"16"}
 
 
 @pytest.mark.usefixtures("_nvrtc")

@@ -16,6 +16,7 @@ from engine.cuda.residency import (
     buffers_for,
     wanted_layers,
     weight_key,
+    widest_matrices,
     widest_window,
     window_bytes,
 )
@@ -139,28 +140,50 @@ def test_the_widest_window_fits_and_the_next_one_does_not(sizes: list[tuple[int,
 
 
 MB = 2**20
-LAYERS = [(6 * MB, 4 * MB)] * 10
+LAYERS = [(6 * MB, 4 * MB)] * 9 + [(4 * MB, 6 * MB)]
+RAW = [(4 * MB, 4 * MB)] * 10
+PASSAGE = 4 * MB
 REST = Rest(other=3 * MB, short_cache=2 * MB, cache=25 * MB)
 
 
 @pytest.mark.parametrize(
     ("available", "expected"),
     [
-        (105, None),  # all, beside a short conversation
-        (104, 7),  # the others leave a long one its room
-        (48, 2),
-        (47, 4),  # where there is none for a long one beside two layers, there is for a short one
-        (15, 1),
+        (107, None),  # all, beside what they come through
+        (
+            106,
+            8,
+        ),  # others wait as they come, beside a layer as it stays, and leave a long conversation its room
+        (104, 8),
+        (103, 7),
+        (56, 2),
+        (55, 4),  # where there is none for a long one beside two layers, there is for a short one
+        (25, 1),
     ],
 )
 def test_the_window_is_as_wide_as_there_is_room(available: int, expected: int | None) -> None:
-    assert fitting_window(LAYERS, available * MB, REST) == expected
+    assert fitting_window(LAYERS, RAW, available * MB, REST, passage=PASSAGE) == expected
 
 
-@pytest.mark.parametrize("available", [-300, 0, 14])
+@pytest.mark.parametrize(("passage", "least"), [(0, 105), (2 * MB, 105), (2 * MB + 1, 107), (40 * MB, 143)])
+def test_a_short_conversation_takes_the_place_of_what_layers_came_through(passage: int, least: int) -> None:
+    assert fitting_window(LAYERS, RAW, least * MB, REST, passage=passage) is None
+    assert fitting_window(LAYERS, RAW, least * MB - 1, REST, passage=passage) is not None
+
+
+def test_a_window_is_narrower_than_the_model() -> None:
+    """Else it would be said that a token reads weights again."""
+    assert fitting_window(LAYERS, RAW, 142 * MB, REST, passage=40 * MB) == 9
+
+
+def test_the_layer_that_runs_takes_the_widest_of_each_projection() -> None:
+    assert widest_matrices([(1, 5), (4, 2, 3), (2,)]) == [4, 5, 3]
+
+
+@pytest.mark.parametrize("available", [-300, 0, 24])
 def test_no_room_for_one_layer_is_told(available: int) -> None:
     with pytest.raises(OutOfMemoryError, match="even one layer") as told:
-        fitting_window(LAYERS, available * MB, REST)
+        fitting_window(LAYERS, RAW, available * MB, REST, passage=PASSAGE)
     assert "-" not in told.value.message
     assert told.value.hint
 
