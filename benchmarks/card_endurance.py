@@ -2,10 +2,10 @@
 
     python benchmarks/card_endurance.py MODEL [--weights q4] [--tokens 10000] [--operations 500]
 
-First a warm-up, so that everything that is taken once has been taken. Then the tokens, in answers of 1,000 in
-two conversations that take turns; then the operations, drawn at random with a fixed seed: an answer that goes
-on, one that goes back to an earlier place, a fork, one that is forgotten, more conversations than there are
-slots. What the driver says is free is compared before and after.
+First a warm-up with conversations as long as any later, so that all that is taken once has been taken. Then the
+tokens, in answers of 1,000 in two conversations that take turns; then the operations, drawn at random with a
+fixed seed: an answer that goes on, one that goes back to an earlier place, a fork, one that is forgotten, more
+conversations than there are slots. What the driver says is free is compared before and after.
 
 One JSON object on the last line.
 """
@@ -28,6 +28,7 @@ from engine.generation import Finished, GenerationRequest, SamplingParams
 from engine.runtime import default_threads, prepare_runtime
 
 ANSWER = 1000  # tokens of the long answers
+LONGEST = 5  # of these, of one conversation
 PROMPT = tuple(range(100, 300))
 CONVERSATIONS = 12  # more than there are slots
 
@@ -59,13 +60,16 @@ def main() -> None:
 
 def measured(engine: Engine, tokens: int, operations: int) -> dict[str, Any]:
     life = Life(engine)
+    for name in ("long 0", "long 1"):
+        for _ in range(LONGEST):
+            life.answer(name, ANSWER)
     for name in range(CONVERSATIONS):
         life.answer(str(name), 8)
     life.forget_all()
     start = used_bytes(engine)
     began = time.perf_counter()
     for turn in range(-(-tokens // ANSWER)):
-        if turn % 10 == 8:
+        if turn % (2 * LONGEST) == 0:
             life.forget_all()  # before a context is full
         life.answer(f"long {turn % 2}", ANSWER)
     seconds = time.perf_counter() - began

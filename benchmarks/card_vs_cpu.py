@@ -4,7 +4,10 @@
 
 For each model, both compute with weights, activations and caches of the same form:
 
-- difference: of all logits of a prompt of 390 tokens (random ids), ‖card - CPU‖ / ‖CPU‖;
+- difference: of all logits of a prompt of 390 tokens, ‖card - CPU‖ / ‖CPU‖. Where the vocabulary has them the
+  prompt is ids of a text, else random ids;
+- layers: the largest such difference of one layer's keys and values, of that prompt with a cache as float32,
+  and the first layer whose is beyond 2e-3, if any;
 - same bits: whether the card gives each row of that prompt the same bits when it comes in pieces of 1, 63,
   64, 65 and 130 tokens;
 - greedy: how many of 64 tokens behind the first 70 are the same, up to the first that isn't;
@@ -22,6 +25,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +40,14 @@ from engine.cuda.availability import NoCard, find_card, open_card
 from engine.cuda.backend import CudaBackend
 from engine.cuda.nvrtc_compiler import NvrtcCompiler
 from engine.default_folders import code_folder
+from engine.kv_geometry import PAGE
 from engine.runtime import default_threads, prepare_runtime
 from engine.tokenizers.tokenizer import load_tokenizer
 
 PROMPT, BEGINNING, NEW = 390, 70, 64  # tokens
 PIECES = (1, 63, 64, 65, 130)
+LAYER_BOUND = 2e-3
+SMALL_VOCABULARY = 2000  # of a model with random weights: to it a text is no text
 REPEATS = 3
 
 
@@ -58,8 +65,8 @@ def main() -> None:
         raise SystemExit(f"There is no card: {card.reason}.")
     prepare_runtime(default_threads())
     print(f"{card.name}, driver {card.driver}\n")
-    print("| model | weights | difference | same bits | greedy | nll | prefill | decode |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| model | weights | difference | layers | same bits | greedy | nll | prefill | decode |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     results = []
     for path in options.models:
         for weights in options.weights:
@@ -72,6 +79,7 @@ def main() -> None:
 def compare(path: Path, weights: Any, activations: Any, kv: Any) -> dict[str, Any]:
     folder = open_model(path)
     try:
+        text = calibration_ids(folder) if folder.spec.vocab_size > SMALL_VOCABULARY else ()
         cpu = CpuBackend.load(
             folder.spec,
             folder.parameters,
@@ -86,7 +94,7 @@ def compare(path: Path, weights: Any, activations: Any, kv: Any) -> dict[str, An
         cpu, open_card(), NvrtcCompiler(cache=CodeCache(code_folder())), activations=activations
     )
     try:
-        return measured(card, cpu, kv)
+        return measured(card, cpu, kv, text)
     finally:
         card.close()
 
@@ -96,15 +104,18 @@ def calibration_ids(folder: ModelFolder) -> list[int]:
     return [token for token in found if token < folder.spec.vocab_size]
 
 
-def measured(card: CudaBackend, cpu: CpuBackend, kv: Any) -> dict[str, Any]:
+def measured(card: CudaBackend, cpu: CpuBackend, kv: Any, text: Sequence[int]) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, cpu.spec.vocab_size, (PROMPT,), generator=generator).tolist()
+    if len(text) >= PROMPT:
+        ids = list(text[:PROMPT])
     whole, reference = logits_of(card, ids, kv, PROMPT), logits_of(cpu, ids, kv, PROMPT)
     new, decode = greedy(card, ids[:BEGINNING], kv)
     expected, _ = greedy(cpu, ids[:BEGINNING], kv)
     nll, reference_nll = nll_of(whole, ids), nll_of(reference, ids)
     return {
         "difference": float((whole - reference).norm() / reference.norm()),
+        **layers_apart(card, cpu, ids),
         "same_bits": all(torch.equal(logits_of(card, ids, kv, piece), whole) for piece in PIECES),
         "greedy": next((i for i in range(NEW) if new[i] != expected[i]), NEW),
         "nll": abs(nll - reference_nll) / reference_nll,
@@ -119,6 +130,32 @@ def logits_of(backend: Backend, ids: Sequence[int], kv: Any, piece: int) -> torc
             backend.forward(ids[at : at + piece], cache, all_logits=True) for at in range(0, len(ids), piece)
         ]
     return torch.cat(parts)
+
+
+def layers_apart(card: CudaBackend, cpu: CpuBackend, ids: Sequence[int]) -> dict[str, Any]:
+    """Of each layer's keys and values: what goes into them is all that the layers before have made."""
+    rows = []
+    for backend in (card, cpu):
+        with closing(backend.new_cache("native")) as cache:
+            backend.forward(ids, cache)
+            rows.append(rows_of_layers(cache))
+    apart = [
+        float((found - expected).norm() / expected.norm()) for found, expected in zip(*rows, strict=True)
+    ]
+    beyond = (layer for layer, difference in enumerate(apart) if not difference <= LAYER_BOUND)
+    return {"layers": max(apart), "first_layer_apart": next(beyond, None)}
+
+
+def rows_of_layers(cache: Any) -> list[torch.Tensor]:
+    """float32, of each layer: keys and values of the cache's tokens."""
+    geometry, length = cache.pool.geometry, cache.length
+    pages = [cache.pool.read(page) for page in cache.sequence.pages]
+    borders = [*geometry.layer_offsets, geometry.page_bytes]
+    found = []
+    for (heads, width), (start, end) in zip(geometry.layers, pairwise(borders), strict=True):
+        parts = [page[start:end].view(torch.float32).view(2, heads, PAGE, width) for page in pages]
+        found.append(torch.cat(parts, 2)[:, :, :length])
+    return found
 
 
 def nll_of(logits: torch.Tensor, ids: Sequence[int]) -> float:
@@ -154,6 +191,8 @@ def row_of(name: str, weights: str, result: dict[str, Any]) -> str:
         name,
         weights,
         f"{result['difference']:.1e}",
+        f"{result['layers']:.1e}"
+        + (f" (layer {result['first_layer_apart']})" if result["first_layer_apart"] is not None else ""),
         "yes" if result["same_bits"] else "NO",
         f"{result['greedy']} of {NEW}",
         f"{result['nll']:.1e}",
