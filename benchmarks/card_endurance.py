@@ -2,10 +2,11 @@
 
     python benchmarks/card_endurance.py MODEL [--weights q4] [--tokens 10000] [--operations 500]
 
-First a warm-up with conversations as long as any later, so that all that is taken once has been taken. Then
-the tokens, in answers of 1,000 in two conversations that take turns; then the operations, drawn at random
-with a fixed seed: an answer that goes on, one that goes back to an earlier place, a fork, one that is forgotten,
-more conversations than there are slots. What the driver says is free is compared before and after.
+First a warm-up with conversations as long as any later, so that all that is taken once has been taken.
+Then the tokens, in answers of 1,000 in two conversations that take turns; then the operations, drawn at
+random with a fixed seed: an answer that goes on, one that goes back to an earlier place, a fork, one
+that is forgotten, more conversations than there are slots. What the driver says is free is compared
+before and after.
 
 One JSON object on the last line.
 """
