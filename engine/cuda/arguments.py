@@ -200,6 +200,19 @@ class Route(ctypes.Structure):
     )
 
 
+class Router(ctypes.Structure):
+    _fields_ = _fields(
+        x=_POINTER,
+        norm=_POINTER,
+        out=Activation,
+        weights=_POINTER,
+        route=Route,
+        arrivals=_POINTER,
+        eps=_FLOAT,
+        padding=_INT,
+    )
+
+
 class Mixture(ctypes.Structure):
     _fields_ = _fields(y=_POINTER, weights=_POINTER, hidden=_POINTER, width=_INT, chosen=_INT)
 

@@ -39,6 +39,7 @@ THREADS = {
     **dict.fromkeys((f"attend_token_{width}" for width in (128, 512)), 256),
     **dict.fromkeys((f"attend_rows_{width}" for width in (128, 256, 512)), 256),
     "route": 32,
+    **dict.fromkeys((f"router_{kind}" for kind in ("float32", "float16", "bfloat16")), 256),
     "mix_experts": 256,
     "fill_memory": 256,
     "read_memory": 512,
@@ -79,6 +80,7 @@ _OTHERS = (
     "random.cu",
     "relay.cu",
     "rotary.cu",
+    "router.cu",
     "sample.cu",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engine.config import Activations
-from engine.cuda.arguments import Activation, Mixture, Route, Swiglu
+from engine.cuda.arguments import Activation, Mixture, Route, Router, Swiglu
 from engine.cuda.attention import AttentionRunner, StepShape
 from engine.cuda.driver import Address
 from engine.cuda.kernel_set import KernelSet
@@ -13,11 +13,13 @@ from engine.cuda.matrices import DeviceLinear
 from engine.cuda.products import Normed, Plain, ProductRunner
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
-from engine.cuda.workspace import Workspace
+from engine.cuda.workspace import ROUTER_ROWS, Workspace
 from engine.kv_geometry import KvGeometry
 from engine.models.spec import AttentionSpec, MoeSpec
 
 _MIX_COLUMNS = 256
+_LOGITS_A_BLOCK = 8  # as in kernels/router.cu
+_ROUTER_BYTES = 32 * 2**10  # of a row, in shared memory
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class LayerRunner:
         self._space = workspace
         self._step = step
         self._attention_runner = AttentionRunner(kernels, workspace, step, tables, norm_eps=norm_eps)
+        self._eps = norm_eps
         self._products = ProductRunner(kernels, workspace, activations=activations, norm_eps=norm_eps)
 
     def run(self, layer: DeviceLayer, index: int, geometry: KvGeometry, shape: StepShape) -> None:
@@ -98,18 +101,7 @@ class LayerRunner:
 
     def _mixture(self, layer: DeviceLayer, experts: DeviceExperts, rows: int) -> None:
         space, spec = self._space, experts.spec
-        hidden = Normed(self._step.hidden, layer.feed_forward_norm)
-        x = self._products.normed(hidden, [experts.router, experts.gate_up], rows)
-        self._products.run(experts.router, x, space.router, rows=rows)
-        route = Route(
-            logits=space.router,
-            experts=space.experts,
-            weights=space.expert_weights,
-            count=spec.num_experts,
-            chosen=spec.top_k,
-            normalises=spec.normalise_top_k,
-        )
-        self._kernels.launch("route", route, grid=(rows, 1, 1))
+        x = self._route(layer, experts, rows)
         taken = rows * spec.top_k
         both = [experts.gate_up, experts.down]
         chosen = self._products.grouped(both, rows, taken=spec.top_k, count=spec.num_experts)
@@ -131,3 +123,37 @@ class LayerRunner:
             chosen=spec.top_k,
         )
         self._kernels.launch("mix_experts", mixture, grid=(-(-width // _MIX_COLUMNS), rows, 1))
+
+    def _route(self, layer: DeviceLayer, experts: DeviceExperts, rows: int) -> Activation:
+        """Which experts each row takes, into the workspace. Returns what these read."""
+        space, spec, router = self._space, experts.spec, experts.router
+        hidden = Normed(self._step.hidden, layer.feed_forward_norm)
+        route = Route(
+            logits=space.router,
+            experts=space.experts,
+            weights=space.expert_weights,
+            count=spec.num_experts,
+            chosen=spec.top_k,
+            normalises=spec.normalise_top_k,
+        )
+        part = router.parts[0]
+        at_once = rows <= ROUTER_ROWS and not part.is_strip and part.columns % 8 == 0 and not router.bias
+        if at_once and len(router.parts) == 1 and 4 * part.columns <= _ROUTER_BYTES:
+            out = self._products.rows_for(space.x, part.columns, [experts.gate_up])
+            arguments = Router(
+                x=hidden.values,
+                norm=hidden.weight,
+                out=out,
+                weights=part.weights,
+                route=route,
+                arrivals=space.router_arrivals,
+                eps=self._eps,
+            )
+            grid = (-(-spec.num_experts // _LOGITS_A_BLOCK), rows, 1)
+            name = f"router_{part.kind}"
+            self._kernels.launch(name, arguments, grid=grid, shared_bytes=4 * part.columns)
+            return out
+        x = self._products.normed(hidden, [router, experts.gate_up], rows)
+        self._products.run(router, x, space.router, rows=rows)
+        self._kernels.launch("route", route, grid=(rows, 1, 1))
+        return x

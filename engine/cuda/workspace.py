@@ -12,6 +12,7 @@ from engine.models.spec import AttentionSpec, ModelSpec, MoeSpec
 from engine.weights.strips import BLOCK
 
 STEP_ROWS = (2048, 1024, 512, 256)  # of the largest step; there is always room for the last
+ROUTER_ROWS = 4  # up to which one launch has all of a router
 LOGIT_ROWS = 16  # at a time: of a large vocabulary they take 10 MB
 SPLIT = 256  # tokens of attention that a block goes through, as in kernels/attention.cu
 _PARTIAL_BYTES = 32 * 2**20  # of attention, for as many rows at a time as fit
@@ -128,6 +129,7 @@ class Workspace:
                 self.experts = self._floats(chosen_rows)
                 self.expert_weights = self._floats(chosen_rows)
                 self.expert_outputs = self._floats(chosen_rows * sizes.hidden)
+                self.router_arrivals = self._zeros(ROUTER_ROWS)
                 self.expert_order = self._floats(chosen_rows)
                 self.expert_tiles = self._floats(3 * most_tiles(chosen_rows, num_experts=sizes.experts))
         except BaseException:

@@ -2,9 +2,8 @@
 // The order of the sums is fixed by k alone, so a row has the same bits whatever the number of rows. Products of codes
 // with rows in 8 bits are in product_few.cu and product_many.cu.
 #include "activation.cuh"
+#include "numbers.cuh"
 #include "tiles.cuh"
-
-enum NumberKind { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2 };
 
 static const int PRODUCT_THREADS = 256;
 static const int MANY = 8;  // rows that share what is read of a matrix
@@ -22,20 +21,13 @@ struct Product {
     int32 adds;            // whether y is added to, rather than set
 };
 
-template <int KIND>
-KESTREL_DEVICE float number_at(const uint8* weights, int64 index) {
-    if (KIND == FLOAT32) return ((const float*)weights)[index];
-    uint16 bits = ((const uint16*)weights)[index];
-    return KIND == FLOAT16 ? half_to_float(bits) : bfloat16_to_float(bits);
-}
-
 KESTREL_DEVICE void store_output(float* y, const float* bias, bool adds, int output, float sum) {
     if (bias != nullptr) sum += bias[output];
     y[output] = adds ? y[output] + sum : sum;
 }
 
-// A warp makes one output of blockIdx.x, for TOKENS rows of blockIdx.y. Its lane i takes every input i, i + 32, ... in
-// turn; then the lanes are added up in a tree.
+// A warp makes one output of blockIdx.x, for TOKENS rows of blockIdx.y. Its lanes take their inputs in turn; then the
+// lanes are added up in a tree.
 template <int KIND, int TOKENS>
 KESTREL_DEVICE void product_of_numbers(const Product& args) {
     wait_for_previous();
@@ -45,15 +37,26 @@ KESTREL_DEVICE void product_of_numbers(const Product& args) {
     if (output >= args.outputs) return;
     int64 matrix_row = output;
     if (args.experts != nullptr) matrix_row += (int64)args.experts[first] * args.outputs;
-    float sums[TOKENS];
+    const float* x = args.x.values;
+    float sums[TOKENS], weights[8];
     for (int t = 0; t < TOKENS; ++t) sums[t] = 0.0f;
-    for (int k = lane_index(); k < width; k += WARP) {
-        float weight = number_at<KIND>(args.weights, matrix_row * width + k);
-        for (int t = 0; t < TOKENS; ++t)
-            if (t < count) {
-                int64 x_row = (first + t) / args.rows_each;
-                sums[t] = fmaf(args.x.values[x_row * width + k], weight, sums[t]);
+    if (neighbours_of(width) == 8) {
+        for (int k = 8 * lane_index(); k < width; k += 8 * WARP) {
+            eight_numbers<KIND>(args.weights, matrix_row * width + k, weights);
+            for (int t = 0; t < TOKENS; ++t) {
+                if (t >= count) break;
+                float values[8];
+                whole_eight(x + (int64)((first + t) / args.rows_each) * width, k, width, values);
+                for (int i = 0; i < 8; ++i) sums[t] = fmaf(values[i], weights[i], sums[t]);
             }
+        }
+    } else {
+        for (int k = lane_index(); k < width; k += WARP) {
+            float weight = number_at<KIND>(args.weights, matrix_row * width + k);
+            for (int t = 0; t < TOKENS; ++t)
+                if (t < count)
+                    sums[t] = fmaf(x[(int64)((first + t) / args.rows_each) * width + k], weight, sums[t]);
+        }
     }
     for (int t = 0; t < TOKENS; ++t) {
         float sum = warp_sum(sums[t]);
