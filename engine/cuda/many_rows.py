@@ -12,7 +12,7 @@ from engine.weights.strips import BLOCK
 
 FORMS = {"int8": 1, "int8x2": 2}  # how activations come in, and their planes
 _SHORT_ROWS = 16
-_STEP = 4  # blocks of 32 inputs
+_STEP_BLOCKS = {4: 4, 8: 2}  # of 32 inputs, by bits
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,12 @@ class ManyRows:
         )
 
     def _shared_bytes(self, shape: _Shape) -> int:
-        """Two steps of four blocks, as `SharedStep` in kernels/product_many.cu lays them out."""
-        codes = FORMS[self.form] * _STEP * (shape.rows * BLOCK + 32)
-        scales = (1 if shape.plain else 2) * _STEP * (shape.rows + 8) * 4
-        weights = shape.outputs * _STEP * BLOCK * self.layout.bits // 8
-        return 2 * (codes + scales + weights)
+        """Two steps, as `SharedStep` in kernels/product_many.cu lays them out."""
+        blocks = _STEP_BLOCKS[self.layout.bits]
+        rows = shape.rows * (FORMS[self.form] * BLOCK + 4 * (1 if shape.plain else 2))
+        weights = shape.outputs * (BLOCK * self.layout.bits // 8 + 8 * shape.plain)
+        padded = -(-(rows + weights) // 128) * 128 + 128 // blocks
+        return 2 * blocks * padded
 
 
 def tile_rows_for(rows: int, *, num_experts: int, is_plain: bool) -> int:

@@ -1,23 +1,26 @@
 // Products of many rows with strips in tiles, on tensor cores: see tile_sums.cuh.
 //
 // A block makes WARPS * 32 outputs of TOKENS rows, a warp 32 outputs of all of them. Activations come through shared
-// memory four blocks of inputs at a time, a step ahead of their use, and so do weights, which each lane fetches for
-// itself. Which tile of rows a row is in, and which kernel makes it, changes no bit of it.
+// memory a few blocks of inputs at a time, a step ahead of their use, and so do weights, which each warp fetches
+// for itself. Which tile of rows a row is in, and which kernel makes it, changes no bit of it.
 #include "tile_sums.cuh"
 
-static const int QUAD = 4;  // blocks of inputs that are a step
-
-// A step in shared memory.
+// A step in shared memory: what belongs to one block of inputs after the other.
 template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS>
 struct SharedStep {
-    // The paddings keep the copies of a warp, and the reads of one, in different banks.
-    static const int X_BLOCK = TOKENS * WARP + 32, X_PLANE = QUAD * X_BLOCK;
-    static const int SCALES_ROW = TOKENS + 8;  // floats
+    static const int BLOCKS = BITS == 8 ? 2 : 4;
     static const int WORDS = Fragment<BITS>::WORDS;
-    static const int SCALES = PLANES * X_PLANE;
-    static const int SUMS = SCALES + QUAD * SCALES_ROW * 4;
-    static const int WEIGHTS = SUMS + (PLAIN ? 0 : QUAD * SCALES_ROW * 4);
-    static const int BYTES = WEIGHTS + WARPS * 2 * QUAD * WORDS * PIECES_BYTES;
+    static const int X_PLANE = TOKENS * WARP;
+    static const int SCALES = PLANES * X_PLANE;                    // of rows of activations
+    static const int SUMS = SCALES + TOKENS * 4;                   // of their codes
+    static const int WEIGHTS = SUMS + (PLAIN ? 0 : TOKENS * 4);    // by warp, tile and unit
+    static const int TILE_WORDS = WORDS * PIECES_BYTES;
+    static const int PREPARED = WEIGHTS + WARPS * 2 * TILE_WORDS;  // scales, by warp, tile, row r, and r + 8 with it
+    static const int TILE_PREPARED = LANE_ROWS * 16;
+    static const int END = PREPARED + (PLAIN ? WARPS * 2 * TILE_PREPARED : 0);
+    // Whatever lanes next to each other copy of several blocks is in different banks.
+    static const int BLOCK_BYTES = (END + 127) / 128 * 128 + 128 / BLOCKS;
+    static const int BYTES = BLOCKS * BLOCK_BYTES;
 };
 
 // PLAIN: scales are float16, and there are no offsets. GROUPED: rows may have experts of their own.
@@ -26,25 +29,32 @@ struct ManyRows {
     using Layout = SharedStep<BITS, PLANES, PLAIN, WARPS, TOKENS>;
     using Sum = BlockSum<BITS, PLANES, PLAIN>;
     using Pair = Scales<PLAIN>;
-    static const int THREADS = WARPS * WARP, COLUMNS = TOKENS / 8, WORDS = Layout::WORDS;
-    static const int CHUNKS = TOKENS * 8;                        // of 16 bytes, of a plane in a step
-    static const int COPIES = (CHUNKS + THREADS - 1) / THREADS;  // of a thread, of a plane in a step
-    static_assert(TOKENS * QUAD <= THREADS, "a thread fetches at most one scale");
+    static const int THREADS = WARPS * WARP, COLUMNS = TOKENS / 8, WORDS = Layout::WORDS, BLOCKS = Layout::BLOCKS;
+    static const int CHUNKS_A_ROW = 2 * BLOCKS;  // of 16 bytes, of a plane in a step
+    static const int ROWS_AT_ONCE = THREADS / CHUNKS_A_ROW;
+    static const int COPIES = (TOKENS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;  // of a thread, of a plane in a step
+    static const int OWN_TILES = BLOCKS / 2;  // of which a lane copies a block's row r, and r + 8 with it
+    static_assert(TOKENS * BLOCKS <= THREADS, "a thread fetches at most one scale");
 
     const TiledProduct& args;
     const TwoTiles two;
     const ScalePlaces places;
+    const StretchOfBlock stretch_of;
     const bool has_offsets;
     const int first, count;  // places of this block's rows
     const int blocks, steps;
-    int64 expert_codes, expert_scales;  // bytes of the experts before this one
-    int fetched;                        // steps whose copies this thread has asked for
-    // From the start of all rows, or of the expert's matrix, to what this thread reads next. An expert's matrix and all
+    const uint8 *codes, *scales, *offsets;  // of the expert
+    int fetched;                            // steps whose copies this thread has asked for
+    SharedPlace x_to, words_to;             // where copies go
+    // From the start of all rows, or of the expert's matrix, to what this thread copies next. An expert's matrix and all
     // rows of a plane have less than 4 GiB.
-    uint32 x_at[COPIES], weights_at[WORDS / 2], scale_at;
-    uint32 scales_at[2];     // of the tiles
-    BlockWalk fetches, reads;  // codes of the next step; scales of the next block
-    float next_scale, next_sum;
+    uint32 x_at[COPIES], scale_at;
+    uint32 own_codes[OWN_TILES], own_scales[OWN_TILES];
+    Pair fetched_scales[OWN_TILES];
+    float fetched_scale, fetched_sum;
+    uint32 scales_at[2];  // of the tiles, where scales are read as they are used
+    BlockWalk reads;      // of the next block there
+    int left;             // blocks of this stretch
     float sums[2][COLUMNS][4], totals[2][COLUMNS][4];
 
     KESTREL_DEVICE int64 row_of_y(int place) const {
@@ -55,122 +65,151 @@ struct ManyRows {
     }
 
     KESTREL_DEVICE ManyRows(const TiledProduct& args, int expert, int first, int count)
-        : args(args), two(args, blockIdx.y * WARPS + warp_index()), places(args.weights),
+        : args(args), two(args, blockIdx.y * WARPS + warp_index()), places(args.weights), stretch_of(args.weights),
           has_offsets(!PLAIN && args.weights.offsets != nullptr), first(first), count(count),
-          blocks(args.weights.num_blocks()), steps(divided_up(blocks, QUAD)), fetched(0), fetches(args.weights),
-          reads(args.weights) {
-        int64 tiles_before = GROUPED ? (int64)expert * args.weights.num_tiles() : 0;
-        expert_codes = tiles_before * code_bytes();
-        expert_scales = tiles_before * scale_bytes();
-        #pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            int chunk = min((int)threadIdx.x + i * THREADS, CHUNKS - 1);
-            x_at[i] = row_of_x(chunk / 8) * args.x.width + chunk % 8 * 16;
+          blocks(args.weights.num_blocks()), steps(divided_up(blocks, BLOCKS)), codes(args.weights.codes),
+          scales(args.weights.scales), offsets(args.weights.offsets), fetched(0), reads(args.weights),
+          left(args.weights.stretch) {
+        if (GROUPED) {
+            int64 tiles_before = (int64)expert * args.weights.num_tiles();
+            codes += tiles_before * code_bytes();
+            scales += tiles_before * scale_bytes();
+            if (has_offsets) offsets += tiles_before * scale_bytes();
         }
         #pragma unroll
-        for (int i = 0; i < WORDS / 2; ++i) {
-            int unit = lane_index() / LANE_ROWS % WORDS, tile = tile_of_copy(i) ? two.numbers[1] : two.numbers[0];
-            weights_at[i] = tile * code_bytes() + unit * UNIT_BYTES + lane_index() % LANE_ROWS * 16;
+        for (int i = 0; i < COPIES; ++i)
+            x_at[i] = row_of_x(copied_row() + i * ROWS_AT_ONCE) * args.x.width + threadIdx.x % CHUNKS_A_ROW * 16;
+        x_to = shared_place(dynamic_shared() + copied_block() * Layout::BLOCK_BYTES + copied_row() * WARP +
+                            threadIdx.x % 2 * 16);
+        words_to = shared_place(words(dynamic_shared() + own_block() * Layout::BLOCK_BYTES, own_tile(0)) +
+                                lane_index() % LANE_ROWS * 16);
+        scale_at = row_of_x(min((int)threadIdx.x / BLOCKS, TOKENS - 1)) * blocks + threadIdx.x % BLOCKS;
+        #pragma unroll
+        for (int i = 0; i < OWN_TILES; ++i) {
+            int tile = own_tile(i) == 0 ? two.numbers[0] : two.numbers[1];
+            own_codes[i] = tile * code_bytes() + lane_index() % LANE_ROWS * 16;
+            own_scales[i] = tile * scale_bytes() + lane_index() % LANE_ROWS * 4;
         }
-        scale_at = row_of_x(min((int)threadIdx.x / QUAD, TOKENS - 1)) * blocks + threadIdx.x % QUAD;
         #pragma unroll
         for (int m = 0; m < 2; ++m) {
             scales_at[m] = two.numbers[m] * scale_bytes();
             #pragma unroll
             for (int n = 0; n < COLUMNS; ++n)
                 #pragma unroll
-                for (int i = 0; i < 4; ++i) sums[m][n][i] = 0.0f, totals[m][n][i] = -0.0f;
+                for (int i = 0; i < 4; ++i) totals[m][n][i] = -0.0f;
         }
     }
 
-    // Of which of the two tiles a lane's copy is: with 4 bits half of the lanes copy from each.
-    KESTREL_DEVICE static int tile_of_copy(int i) { return WORDS == 2 ? lane_index() / 16 : i; }
+    // Which of a step's blocks, and of which row, this thread copies activations.
+    KESTREL_DEVICE static int copied_block() { return threadIdx.x % CHUNKS_A_ROW / 2; }
+    KESTREL_DEVICE static int copied_row() { return threadIdx.x / CHUNKS_A_ROW; }
+
+    // Of which, and of which of its tiles, this lane copies weights.
+    KESTREL_DEVICE static int own_block() { return lane_index() / LANE_ROWS % BLOCKS; }
+    KESTREL_DEVICE static int own_tile(int i) { return OWN_TILES == 2 ? i : lane_index() / TILE; }
 
     // Of a tile.
     KESTREL_DEVICE uint32 code_bytes() const { return args.weights.num_stages() * (WORDS * UNIT_BYTES); }
     KESTREL_DEVICE uint32 scale_bytes() const { return (uint32)args.weights.tile_scales() * (places.pair / 2); }
 
-    KESTREL_DEVICE const uint8* own_scales(const uint8* all, int m) const {
-        return all + expert_scales + (scales_at[m] + places.of(reads));
+    KESTREL_DEVICE Pair read_scales(const uint8* all, int m) const {
+        return Pair::at(all + (scales_at[m] + places.of(reads)), places);
     }
 
+    // A step's first block, and what this warp keeps in a block.
     KESTREL_DEVICE static unsigned char* shared(int step) { return dynamic_shared() + step % 2 * Layout::BYTES; }
-
-    // Where this warp keeps words of a tile's block, by unit and row.
-    KESTREL_DEVICE static unsigned char* words(int step, int m, int block) {
-        return shared(step) + Layout::WEIGHTS + ((warp_index() * 2 + m) * QUAD + block) * (WORDS * PIECES_BYTES);
+    KESTREL_DEVICE static unsigned char* words(unsigned char* block, int m) {
+        return block + Layout::WEIGHTS + (warp_index() * 2 + m) * Layout::TILE_WORDS;
+    }
+    KESTREL_DEVICE static float4* prepared(unsigned char* block, int m) {
+        return (float4*)(block + Layout::PREPARED + (warp_index() * 2 + m) * Layout::TILE_PREPARED);
     }
 
     // Asks for the next step. `keep_scales` puts the rest of it to its place later.
     KESTREL_DEVICE void fetch() {
         if (fetched < steps) {
-            unsigned char* to = shared(fetched);
-            int here = blocks - QUAD * fetched;
-            #pragma unroll
-            for (int i = 0; i < COPIES; ++i) {
-                int chunk = threadIdx.x + i * THREADS, block = chunk % 8 / 2;
-                int at = block * Layout::X_BLOCK + chunk / 8 * WARP + chunk % 2 * 16;
-                if ((CHUNKS % THREADS == 0 || chunk < CHUNKS) && block < here) {
-                    copy_async16(to + at, args.x.high + x_at[i]);
-                    if (PLANES == 2) copy_async16(to + Layout::X_PLANE + at, args.x.low + x_at[i]);
-                }
-                x_at[i] += QUAD * WARP;
-            }
-            #pragma unroll
-            for (int block = 0; block < QUAD; ++block) {
-                const uint8* codes = args.weights.codes + expert_codes + fetches.codes<BITS>();
+            uint32 to = fetched % 2 * Layout::BYTES;
+            int block = BLOCKS * fetched;
+            if (copied_row() < TOKENS && block + copied_block() < blocks) {
                 #pragma unroll
-                for (int i = 0; i < WORDS / 2; ++i) {
-                    int at = lane_index() % (WORDS * LANE_ROWS) * 16;
-                    copy_async16(words(fetched, tile_of_copy(i), block) + at, codes + weights_at[i]);
+                for (int i = 0; i < COPIES; ++i) {
+                    SharedPlace row = x_to + to + i * ROWS_AT_ONCE * WARP;
+                    copy_async16_to(row, args.x.high + x_at[i]);
+                    if (PLANES == 2) copy_async16_to(row + Layout::X_PLANE, args.x.low + x_at[i]);
                 }
-                fetches.advance(args.weights);
             }
-            next_scale = next_sum = 0.0f;  // beyond the last block, where weights are zeros
-            if (threadIdx.x < TOKENS * QUAD && threadIdx.x % QUAD < here) {
-                next_scale = args.x.scales[scale_at];
-                if (has_offsets) next_sum = args.x.sums[scale_at];
+            #pragma unroll
+            for (int i = 0; i < COPIES; ++i) x_at[i] += BLOCKS * WARP;
+            fetch_weights(block + own_block(), words_to + to);
+            fetched_scale = fetched_sum = 0.0f;  // beyond the last block, where weights are zeros
+            if (threadIdx.x < TOKENS * BLOCKS && block + (int)threadIdx.x % BLOCKS < blocks) {
+                fetched_scale = args.x.scales[scale_at];
+                if (has_offsets) fetched_sum = args.x.sums[scale_at];
             }
-            scale_at += QUAD;
+            scale_at += BLOCKS;
         }
         commit_copies();
     }
 
+    KESTREL_DEVICE void fetch_weights(int block, SharedPlace to) {
+        int stretch = stretch_of.block(block), in_stretch = block - stretch * args.weights.stretch;
+        int stage = stretch / STRETCHES * args.weights.stretch + in_stretch;
+        uint32 at = stage * (WORDS * UNIT_BYTES) + stretch % STRETCHES * PIECES_BYTES;
+        uint32 scale = places.is_shared ? block / 8 : stage * STRETCHES + stretch % STRETCHES;
+        #pragma unroll
+        for (int i = 0; i < OWN_TILES; ++i) {
+            const uint8* from = codes + (own_codes[i] + at);
+            #pragma unroll
+            for (int u = 0; u < WORDS; ++u)
+                copy_async16_to(to + (i * WORDS + u) * PIECES_BYTES, from + u * UNIT_BYTES);
+            if (PLAIN) fetched_scales[i] = Pair::at(scales + (own_scales[i] + scale * (TILE * 2)), places);
+        }
+    }
+
     KESTREL_DEVICE void keep_scales() {
-        if (threadIdx.x < TOKENS * QUAD) {
-            int at = threadIdx.x % QUAD * Layout::SCALES_ROW + threadIdx.x / QUAD;
-            ((float*)(shared(fetched) + Layout::SCALES))[at] = next_scale * Sum::X_UNIT;
-            if (has_offsets) ((float*)(shared(fetched) + Layout::SUMS))[at] = next_sum;
+        unsigned char* to = shared(fetched);
+        if (threadIdx.x < TOKENS * BLOCKS) {
+            float* block = (float*)(to + threadIdx.x % BLOCKS * Layout::BLOCK_BYTES) + threadIdx.x / BLOCKS;
+            block[Layout::SCALES / 4] = fetched_scale * Sum::X_UNIT;
+            if (has_offsets) block[Layout::SUMS / 4] = fetched_sum;
+        }
+        if (PLAIN) {
+            #pragma unroll
+            for (int i = 0; i < OWN_TILES; ++i) {
+                float4* row = prepared(to + own_block() * Layout::BLOCK_BYTES, own_tile(i)) + lane_index() % LANE_ROWS;
+                *row = Sum::prepared(fetched_scales[i]);
+            }
         }
         ++fetched;
     }
 
-    // known: the block's scales, where they came before.
-    KESTREL_DEVICE Sum sum_of(int m, const Pair* known) const {
-        if (PLAIN) return Sum(known[m], true);
-        return Sum(Pair::at(own_scales(args.weights.scales, m), places), args.weights.narrow_scales);
-    }
-
-    KESTREL_DEVICE void add_block(int step, int block, const Pair* known) {
-        const unsigned char* from = shared(step);
-        const float* x_scales = (const float*)(from + Layout::SCALES) + block * Layout::SCALES_ROW;
-        x_scales += lane_index() % 4 * 2;
-        const unsigned char* x = from + block * Layout::X_BLOCK + lane_index() * 8;
-        uint32 a[2][4];
+    KESTREL_DEVICE static void load_words(unsigned char* block, uint32 (*to)[WORDS]) {
         #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-            uint32 loaded[WORDS];
+        for (int m = 0; m < 2; ++m)
             #pragma unroll
             for (int u = 0; u < WORDS; ++u)
-                loaded[u] = ((const uint32*)(words(step, m, block) + u * PIECES_BYTES))[lane_index()];
-            Fragment<BITS>::of(loaded, a[m]);
-        }
-        const Sum of[2] = {sum_of(0, known), sum_of(1, known)};
+                to[m][u] = ((const uint32*)(words(block, m) + u * PIECES_BYTES))[lane_index()];
+    }
+
+    KESTREL_DEVICE Sum sum_of(unsigned char* block, int m) const {
+        if (PLAIN) return Sum(prepared(block, m)[lane_index() / 4]);
+        return Sum(read_scales(scales, m), args.weights.narrow_scales);
+    }
+
+    // FIRST: of its stretch.
+    template <bool FIRST>
+    KESTREL_DEVICE void add_block(unsigned char* block, const uint32 (*loaded)[WORDS]) {
+        const float* x_scales = (const float*)(block + Layout::SCALES) + lane_index() % 4 * 2;
+        const unsigned char* x = block + lane_index() * 8;
+        uint32 a[2][4];
+        #pragma unroll
+        for (int m = 0; m < 2; ++m) Fragment<BITS>::of(loaded[m], a[m]);
+        const Sum of[2] = {sum_of(block, 0), sum_of(block, 1)};
         float moved[2][2];
         #pragma unroll
         for (int m = 0; m < 2; ++m)
             if (has_offsets) {
-                Pair found = Pair::at(own_scales(args.weights.offsets, m), places);
+                Pair found = read_scales(offsets, m);
                 #pragma unroll
                 for (int row = 0; row < 2; ++row) moved[m][row] = found.of(args.weights.narrow_scales, row);
             }
@@ -181,7 +220,7 @@ struct ManyRows {
             uint32 b[2] = {high.x, high.y}, fine[2] = {low.x, low.y};
             float2 x_scale = *(const float2*)(x_scales + n * 8);
             #pragma unroll
-            for (int m = 0; m < 2; ++m) of[m].add(a[m], b, fine, x_scale, sums[m][n]);
+            for (int m = 0; m < 2; ++m) of[m].template add<FIRST>(a[m], b, fine, x_scale, sums[m][n]);
             if (has_offsets) {
                 float2 x_sum = *(const float2*)(x_scales + (Layout::SUMS - Layout::SCALES) / 4 + n * 8);
                 #pragma unroll
@@ -193,37 +232,36 @@ struct ManyRows {
     KESTREL_DEVICE void run() {
         fetch();
         keep_scales();
-        Pair scale[2], next_scale[2];
-        read_scales(scale);
-        int left = args.weights.stretch;
         #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
             wait_copies<0>();
             __syncthreads();
             fetch();
-            // Several blocks at a time where few warps are there: it keeps them busy, and takes registers.
-            #pragma unroll(COLUMNS == 8 ? 2 : 1)
-            for (int block = 0; block < QUAD; ++block) {
-                if (PLAIN && reads.block < QUAD * steps - 1) reads.advance(args.weights);
-                read_scales(next_scale);
-                add_block(step, block, scale);
-                if (!PLAIN && reads.block < QUAD * steps - 1) reads.advance(args.weights);
-                #pragma unroll
-                for (int m = 0; m < 2; ++m)
-                    if (PLAIN) scale[m] = next_scale[m];
-                if (--left == 0) end_stretch(), left = args.weights.stretch;
-            }
+            add_step(step);
             keep_scales();
         }
         if (left != args.weights.stretch) end_stretch();
         store();
     }
 
-    // Those of the next block come while one is computed.
-    KESTREL_DEVICE void read_scales(Pair* to) const {
-        #pragma unroll
-        for (int m = 0; m < 2; ++m)
-            if (PLAIN) to[m] = Pair::at(own_scales(args.weights.scales, m), places);
+    KESTREL_DEVICE void add_step(int step) {
+        uint32 loaded[2][WORDS], next[2][WORDS];
+        unsigned char* at = shared(step);
+        load_words(at, next);
+        #pragma unroll 1
+        for (int block = 0; block < BLOCKS; ++block, at += Layout::BLOCK_BYTES) {
+            #pragma unroll
+            for (int m = 0; m < 2; ++m)
+                #pragma unroll
+                for (int u = 0; u < WORDS; ++u) loaded[m][u] = next[m][u];
+            if (block + 1 < BLOCKS) load_words(at + Layout::BLOCK_BYTES, next);
+            if (left == args.weights.stretch)
+                add_block<true>(at, loaded);
+            else
+                add_block<false>(at, loaded);
+            if (!PLAIN && reads.block < BLOCKS * steps - 1) reads.advance(args.weights);
+            if (--left == 0) end_stretch(), left = args.weights.stretch;
+        }
     }
 
     KESTREL_DEVICE void end_stretch() {
@@ -232,7 +270,7 @@ struct ManyRows {
             #pragma unroll
             for (int n = 0; n < COLUMNS; ++n)
                 #pragma unroll
-                for (int i = 0; i < 4; ++i) totals[m][n][i] += sums[m][n][i], sums[m][n][i] = 0.0f;
+                for (int i = 0; i < 4; ++i) totals[m][n][i] += sums[m][n][i];
     }
 
     KESTREL_DEVICE void store() const {

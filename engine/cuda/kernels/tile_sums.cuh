@@ -76,6 +76,17 @@ struct BlockWalk {
     }
 };
 
+// Which stretch of its row a block is in: number / stretch, as a product. Exact where number * stretch < 2^32.
+struct StretchOfBlock {
+    uint32 inverse;  // 2^32 / stretch, rounded up; 0: stretches are single blocks
+
+    KESTREL_DEVICE explicit StretchOfBlock(const Tiles& tiles) : inverse(0xffffffffu / (uint32)tiles.stretch + 1) {}
+
+    KESTREL_DEVICE int block(int number) const {
+        return inverse == 0 ? number : (int)((uint64)(uint32)number * inverse >> 32);
+    }
+};
+
 // Scales (or offsets) of a tile, in bytes.
 struct ScalePlaces {
     int pair;        // of rows r and r + 8
@@ -110,14 +121,15 @@ struct Scales {
     }
 };
 
-// How a block's whole number i becomes a float, times a scale, rounded once. Where the scale is a float16 it takes no
-// conversion. Some floats are the rungs of a ladder: with each step of their bits they go up by the same amount. Sums
-// start on such a rung, ZERO, so what they end on, read as a float, is ZERO + i exactly; and (ZERO + i) * scale -
-// ZERO * scale in one fmaf is i * scale rounded once, since ZERO * scale is exact.
+// How a block's whole number i becomes a float, times a scale, rounded once each. Conversions are slow, and none is
+// needed: some floats are the rungs of a ladder, with each step of their bits they go up by the same amount. Sums start
+// on such a rung, ZERO, so what they end on, read as a float, is ZERO + i exactly.
 enum Ladder {
-    // None: whole numbers are converted, for scales of any kind. The bits are the same.
-    CONVERTED = 0,
-    // 0x4b400000 + i is 12582912 + i. With 4 bits, whose codes come 16-fold, 0x49400000 + 16 i is 786432 + i.
+    // For scales of any kind, i is what it is above ZERO, and two planes make one number in one fmaf. 0x4b400000 + i is
+    // 12582912 + i. With 4 bits, whose codes come 16-fold, 0x49400000 + 16 i is 786432 + i.
+    SUBTRACTED = 0,
+    // The same, where the scale is a float16: (ZERO + i) * scale - ZERO * scale in one fmaf is i * scale rounded once,
+    // since ZERO * scale is exact.
     ONE_PLANE = 1,
     // With 4 bits: the smallest floats, from 0 to twice the smallest normal one, go up by 2^-149. Both planes start at
     // 2^19; 254 times the high plane's and the low plane's add up to a multiple of 16 below 2^28, so exactly.
@@ -126,14 +138,12 @@ enum Ladder {
 
 template <int BITS, int PLANES, bool NARROW>
 struct BlockSum {
-    static const int LADDER = !NARROW ? CONVERTED : PLANES == 1 ? ONE_PLANE : BITS == 4 ? TWO_PLANES : CONVERTED;
-    static const int32 START =
-        LADDER == CONVERTED ? 0 : LADDER == TWO_PLANES ? 1 << 19 : BITS == 4 ? 0x49400000 : 0x4b400000;
+    static const int LADDER = !NARROW ? SUBTRACTED : PLANES == 1 ? ONE_PLANE : BITS == 4 ? TWO_PLANES : SUBTRACTED;
+    static const int32 START = LADDER == TWO_PLANES ? 1 << 19 : BITS == 4 ? 0x49400000 : 0x4b400000;
     // With two planes scales of rows are 2^34-fold, and those of matrices 2^-34-fold: with 2^149 for the ladder and the
     // 16th part for 4 bits they would be too large. Only numbers of more than 10^32 notice.
     static constexpr float X_UNIT = LADDER == TWO_PLANES ? 17179869184.0f : 1.0f;
-    static constexpr float UNIT_OF_SCALE = LADDER == TWO_PLANES ? 2.596148429267414e33f  // 2^111
-                                           : LADDER == CONVERTED && BITS == 4 ? 0.0625f : 1.0f;
+    static constexpr float UNIT_OF_SCALE = LADDER == TWO_PLANES ? 2.596148429267414e33f : 1.0f;  // 2^111
     static constexpr float ZERO = LADDER == TWO_PLANES ? 0.000486373901367187500f  // 255 * 2^(19 - 149 + 111)
                                   : BITS == 4 ? 786432.0f : 12582912.0f;
     float scale[2], shift[2];  // of rows r and r + 8
@@ -143,33 +153,40 @@ struct BlockSum {
         for (int row = 0; row < 2; ++row) {
             float found = scales.of(narrow, row);
             scale[row] = found * UNIT_OF_SCALE;
-            shift[row] = LADDER == CONVERTED ? 0.0f : found * -ZERO;
+            shift[row] = LADDER == SUBTRACTED ? 0.0f : found * -ZERO;
         }
     }
 
-    // Adds to four sums: rows r and r + 8, two of the columns each, which have `x_scales` times X_UNIT.
+    // What is kept of scales that are narrow for certain.
+    KESTREL_DEVICE static float4 prepared(const Scales<NARROW>& scales) {
+        BlockSum found(scales, true);
+        return make_float4(found.scale[0], found.shift[0], found.scale[1], found.shift[1]);
+    }
+    KESTREL_DEVICE explicit BlockSum(float4 prepared) {
+        scale[0] = prepared.x, shift[0] = prepared.y, scale[1] = prepared.z, shift[1] = prepared.w;
+    }
+
+    // Adds to four sums: rows r and r + 8, two of the columns each, which have `x_scales` times X_UNIT. FIRST: they are
+    // zeros before.
+    template <bool FIRST>
     KESTREL_DEVICE void add(
         const uint32* a, const uint32* high, const uint32* low, float2 x_scales, float* sums
     ) const {
         int32 c[4] = {START, START, START, START}, fine[4] = {START, START, START, START};
         mma_s8(c, a, high);
-        if (PLANES == 2) {
-            if (LADDER == CONVERTED) {
-                #pragma unroll
-                for (int i = 0; i < 4; ++i) fine[i] = c[i] * 254;
-            }
-            mma_s8(fine, a, low);
-        }
+        if (PLANES == 2) mma_s8(fine, a, low);
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            float value;
-            if (LADDER == CONVERTED)
-                value = (float)(PLANES == 2 ? fine[i] : c[i]) * scale[i / 2];
-            else if (LADDER == ONE_PLANE)
-                value = fmaf(__int_as_float(c[i]), scale[i / 2], shift[i / 2]);
-            else
-                value = fmaf(fmaf(__int_as_float(c[i]), 254.0f, __int_as_float(fine[i])), scale[i / 2], shift[i / 2]);
-            sums[i] = fmaf(value, i % 2 ? x_scales.y : x_scales.x, sums[i]);
+            float found = __int_as_float(c[i]), value;
+            if (LADDER == SUBTRACTED) {
+                found -= ZERO;
+                if (PLANES == 2) found = fmaf(found, 254.0f, __int_as_float(fine[i]) - ZERO);
+                value = found * scale[i / 2];
+            } else {
+                if (LADDER == TWO_PLANES) found = fmaf(found, 254.0f, __int_as_float(fine[i]));
+                value = fmaf(found, scale[i / 2], shift[i / 2]);
+            }
+            sums[i] = fmaf(value, i % 2 ? x_scales.y : x_scales.x, FIRST ? 0.0f : sums[i]);
         }
     }
 };
