@@ -21,7 +21,9 @@ class _Shape:
 
     warps: of a block. rows, outputs: that a block makes. plain: it can't do everything, see `is_plain`.
     staged: through shared memory, whose size the launch says. resident: blocks that a processor runs at a
-    time. effort: of an output, relative to the others; estimated.
+    time. alone: of how many blocks that run together the time passes at least, since fewer don't keep it
+    busy. effort: of an output, relative to the others: instructions for a block of 32 inputs of 16 outputs
+    and 8 rows, counted for 4 bits and two planes, where the large one has 23.
     """
 
     warps: int
@@ -29,19 +31,21 @@ class _Shape:
     outputs: int
     plain: bool = False
     staged: bool = True
-    resident: int = 2
-    effort: float = 1.2
+    resident: int = 1
+    alone: float = 1.0
+    effort: float = 1.0
 
 
 _SHAPES = {
-    "short": _Shape(8, 16, 32, staged=False, effort=2.0),
-    "turn": _Shape(8, 64, 32, staged=False, resident=1, effort=1.6),
-    "scattered": _Shape(4, 8, 128, plain=True),
-    "medium": _Shape(4, 32, 128, plain=True),
-    "large": _Shape(8, 64, 256, plain=True, resident=1, effort=1.0),
-    "general": _Shape(4, 32, 128, effort=1.6),
+    "short": _Shape(8, 16, 32, staged=False, resident=2, effort=3.0),
+    "turn": _Shape(8, 64, 32, staged=False, effort=2.2),
+    "scattered": _Shape(4, 8, 128, plain=True, resident=5, alone=2.0, effort=2.0),
+    "medium": _Shape(4, 32, 128, plain=True, resident=3, alone=1.5, effort=1.25),
+    "large": _Shape(8, 64, 256, plain=True),
+    "general": _Shape(4, 32, 128, resident=3, alone=1.5, effort=1.8),
 }
 _DENSE = ("short", "turn", "medium", "large", "general")  # one matrix for all rows
+_GROUPED = ("scattered", "medium", "large")  # one an expert
 
 PRODUCTS = {
     f"product_codes{bits}_{form}_{suffix}": 32 * shape.warps
@@ -86,24 +90,24 @@ class ManyRows:
 
     def grouped_launch(self, rows: int, *, num_experts: int, tile_rows: int) -> Launch:
         """One matrix an expert, for rows in tiles (see `tile_rows_for`)."""
-        if not self.is_plain:
-            suffix = "general"
-        else:
-            suffix = "scattered" if tile_rows == _SHAPES["scattered"].rows else "medium"
-        assert _SHAPES[suffix].rows == tile_rows
+        names = _GROUPED if self.is_plain else ("general",)
+        suffix = next(name for name in names if _SHAPES[name].rows == tile_rows)
         return self._launch(suffix, num_tiles(rows, num_experts=num_experts, tile_rows=tile_rows))
 
     def _suffixes(self) -> Iterator[str]:
         return (suffix for suffix in _DENSE if self.is_plain or not _SHAPES[suffix].plain)
 
     def _time(self, suffix: str, rows: int, multiprocessors: int) -> float:
-        """In no unit: the processors take all blocks in turns, as many at a time as they have room for."""
+        """In no unit, of the processor that has most to do: it takes its blocks in turns, as many at a time
+        as it has room for.
+        """
         shape = _SHAPES[suffix]
         blocks = -(-rows // shape.rows) * self._blocks_of_outputs(shape)
-        turns = -(-blocks // (multiprocessors * shape.resident))
+        turns, left = divmod(-(-blocks // multiprocessors), shape.resident)
+        at_once = turns * shape.resident + (max(left, shape.alone) if left else 0)
         # Without shared memory a block leaves out the columns that aren't there.
         made = shape.rows if shape.staged else min(shape.rows, -(-rows // 8) * 8)
-        return turns * shape.resident * made * shape.outputs * shape.effort
+        return at_once * made * shape.outputs * shape.effort
 
     def _blocks_of_outputs(self, shape: _Shape) -> int:
         return -(-self.layout.tiles * TILE // shape.outputs)
@@ -127,8 +131,10 @@ class ManyRows:
 
 def tile_rows_for(rows: int, *, num_experts: int, is_plain: bool) -> int:
     """How many rows of one expert are a tile. is_plain: every matrix that is multiplied with them."""
-    is_sparse = is_plain and rows < 12 * num_experts
-    return _SHAPES["scattered" if is_sparse else "medium"].rows
+    if not is_plain:
+        return _SHAPES["general"].rows
+    each = rows // num_experts
+    return _SHAPES["scattered" if each < 12 else "medium" if each < 64 else "large"].rows
 
 
 def num_tiles(rows: int, *, num_experts: int, tile_rows: int) -> int:

@@ -42,7 +42,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("tile_rows", [8, 32])
+@pytest.mark.parametrize("tile_rows", [8, 32, 64])
 @pytest.mark.parametrize(("experts", "count"), CHOICES)
 def test_rows_come_by_expert_and_then_in_their_order(
     experts: np.ndarray, count: int, tile_rows: int, bench: TileBench
@@ -78,7 +78,7 @@ def test_grouping_is_the_same_in_any_order_of_work(
     bench.free()
 
 
-@pytest.mark.parametrize("tile_rows", [8, 32])
+@pytest.mark.parametrize("tile_rows", [8, 32, 64])
 @pytest.mark.parametrize("form", ["int8", "int8x2"])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
@@ -196,6 +196,7 @@ def test_a_mixture_adds_up_to_the_same_bits_whoever_shares_its_tiles(bench: Tile
 def test_tiles_that_nobody_needs_are_few() -> None:
     assert num_tiles(16384, num_experts=128, tile_rows=32) == 640
     assert most_tiles(16384, num_experts=128) == 2176
-    assert tile_rows_for(16384, num_experts=128, is_plain=True) == 32
+    assert tile_rows_for(16384, num_experts=128, is_plain=True) == 64
+    assert tile_rows_for(4096, num_experts=128, is_plain=True) == 32
     assert tile_rows_for(16 * 8, num_experts=128, is_plain=True) == 8
     assert tile_rows_for(16 * 8, num_experts=128, is_plain=False) == 32

@@ -23,8 +23,8 @@ struct SharedStep {
     static const int BYTES = BLOCKS * BLOCK_BYTES;
 };
 
-// PLAIN: scales are float16, and there are no offsets. GROUPED: rows may have experts of their own.
-template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS, bool GROUPED>
+// PLAIN: scales are float16, and there are no offsets.
+template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS>
 struct ManyRows {
     using Layout = SharedStep<BITS, PLANES, PLAIN, WARPS, TOKENS>;
     using Sum = BlockSum<BITS, PLANES, PLAIN>;
@@ -58,10 +58,10 @@ struct ManyRows {
     float sums[2][COLUMNS][4], totals[2][COLUMNS][4];
 
     KESTREL_DEVICE int64 row_of_y(int place) const {
-        return GROUPED && args.order != nullptr ? (int64)args.order[first + place] : (int64)first + place;
+        return args.order != nullptr ? (int64)args.order[first + place] : (int64)first + place;
     }
     KESTREL_DEVICE uint32 row_of_x(int place) const {
-        return (uint32)row_of_y(min(place, count - 1)) / (GROUPED ? args.rows_each : 1);
+        return (uint32)row_of_y(min(place, count - 1)) / args.rows_each;
     }
 
     KESTREL_DEVICE ManyRows(const TiledProduct& args, int expert, int first, int count)
@@ -70,12 +70,10 @@ struct ManyRows {
           blocks(args.weights.num_blocks()), steps(divided_up(blocks, BLOCKS)), codes(args.weights.codes),
           scales(args.weights.scales), offsets(args.weights.offsets), fetched(0), reads(args.weights),
           left(args.weights.stretch) {
-        if (GROUPED) {
-            int64 tiles_before = (int64)expert * args.weights.num_tiles();
-            codes += tiles_before * code_bytes();
-            scales += tiles_before * scale_bytes();
-            if (has_offsets) offsets += tiles_before * scale_bytes();
-        }
+        int64 tiles_before = (int64)expert * args.weights.num_tiles();
+        codes += tiles_before * code_bytes();
+        scales += tiles_before * scale_bytes();
+        if (has_offsets) offsets += tiles_before * scale_bytes();
         #pragma unroll
         for (int i = 0; i < COPIES; ++i)
             x_at[i] = row_of_x(copied_row() + i * ROWS_AT_ONCE) * args.x.width + threadIdx.x % CHUNKS_A_ROW * 16;
@@ -295,12 +293,12 @@ struct ManyRows {
 };
 
 // blockIdx.x: which tile of rows; blockIdx.y: which outputs.
-template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS, bool GROUPED>
+template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS>
 KESTREL_DEVICE void product_of_many(const TiledProduct& args) {
-    using Rows = ManyRows<BITS, PLANES, PLAIN, WARPS, TOKENS, GROUPED>;
+    using Rows = ManyRows<BITS, PLANES, PLAIN, WARPS, TOKENS>;
     wait_for_previous();
     int expert = 0, first = blockIdx.x * TOKENS, count = min(TOKENS, args.rows - first);
-    if (GROUPED && args.row_tiles != nullptr) {
+    if (args.row_tiles != nullptr) {
         const int32* tile = args.row_tiles + 3 * (int64)blockIdx.x;
         expert = tile[0], first = tile[1], count = tile[2];
     }
@@ -308,15 +306,15 @@ KESTREL_DEVICE void product_of_many(const TiledProduct& args) {
     Rows(args, expert, first, count).run();
 }
 
-#define PRODUCT_OF_MANY(name, bits, planes, plain, warps, tokens, grouped, resident)                                  \
+#define PRODUCT_OF_MANY(name, bits, planes, plain, warps, tokens, resident)                                           \
     KESTREL_KERNEL_SHARING(name, warps * 32, resident, TiledProduct) {                                                \
-        product_of_many<bits, planes, plain, warps, tokens, grouped>(args);                                           \
+        product_of_many<bits, planes, plain, warps, tokens>(args);                                                    \
     }
 #define PRODUCTS_OF_MANY(name, bits, planes)                                                                          \
-    PRODUCT_OF_MANY(name##_large, bits, planes, true, 8, 64, false, 1)                                                \
-    PRODUCT_OF_MANY(name##_medium, bits, planes, true, 4, 32, true, 3)                                                \
-    PRODUCT_OF_MANY(name##_scattered, bits, planes, true, 4, 8, true, 5)                                              \
-    PRODUCT_OF_MANY(name##_general, bits, planes, false, 4, 32, true, 3)
+    PRODUCT_OF_MANY(name##_large, bits, planes, true, 8, 64, 1)                                                       \
+    PRODUCT_OF_MANY(name##_medium, bits, planes, true, 4, 32, ROOMY ? 3 : 2)                                          \
+    PRODUCT_OF_MANY(name##_scattered, bits, planes, true, 4, 8, 5)                                                    \
+    PRODUCT_OF_MANY(name##_general, bits, planes, false, 4, 32, ROOMY ? 3 : 2)
 
 #if ONLY_BITS != 4
 PRODUCTS_OF_MANY(product_codes8_int8, 8, 1)
