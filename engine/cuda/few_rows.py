@@ -12,8 +12,8 @@ MOST_TOKENS = 4
 MOST_TAKEN = 64  # experts
 _WARPS = 16
 _ROUNDS = 2
-_GATED_SLOTS = 4  # at most
-_SMALL_SHARED_BYTES = 96 * 2**10  # that a block may have anywhere
+_SMALL_SHARED_BYTES = 96 * 2**10  # that a block may have
+_ROOMY_SHARED_BYTES = 160 * 2**10
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,16 @@ def few_launch(
     )
 
 
-def most_tokens(layout: TileLayout, planes: int) -> int:
-    """That a launch has room for on any card; at least one."""
-    fitting = 1
-    for tokens in range(2, MOST_TOKENS + 1):
-        wanted = _shared_bytes(layout, planes=planes, tokens=tokens, slots=_GATED_SLOTS, roomy=False)
-        if wanted <= _SMALL_SHARED_BYTES:
+def most_tokens(layout: TileLayout, card: CardInfo, *, planes: int, slots: int) -> int:
+    """That a launch has room for; 0 where it hasn't for one row."""
+    roomy = is_roomy(card.compute_capability)
+    most_bytes = _ROOMY_SHARED_BYTES if roomy else _SMALL_SHARED_BYTES
+    fitting = 0
+    for tokens in range(1, MOST_TOKENS + 1):
+        wanted = _shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, roomy=roomy)
+        if wanted <= most_bytes:
             fitting = tokens
     return fitting
-
-
-def fits(layout: TileLayout, planes: int, slots: int, card: CardInfo) -> bool:
-    """Whether one row has room."""
-    roomy = is_roomy(card.compute_capability)
-    wanted = _shared_bytes(layout, planes=planes, tokens=1, slots=slots, roomy=roomy)
-    return roomy or wanted <= _SMALL_SHARED_BYTES
 
 
 def is_roomy(compute_capability: tuple[int, int]) -> bool:

@@ -18,7 +18,7 @@ from engine.cuda.arguments import (
     TiledProduct,
 )
 from engine.cuda.driver import NOWHERE, Address
-from engine.cuda.few_rows import few_launch, most_tokens
+from engine.cuda.few_rows import MOST_TAKEN, few_launch, most_tokens
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.many_rows import ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
@@ -28,6 +28,7 @@ PLANES: dict[Activations, int] = {"float": 0, "int8": 1, "int8x2": 2}
 
 _OUTPUTS_A_BLOCK, _TILES_A_BLOCK = 8, 8  # of products of numbers: one a warp
 _MANY_ROWS = 8  # at a time, as in kernels/product.cu
+_GATED_SLOTS, _GATED_VALUE_SLOTS = 4, 2  # tiles of gates and ups at a time, see kernels/product_few.cu
 _FEW_TAKING = 4  # tokens whose experts are found one by one
 
 
@@ -94,7 +95,7 @@ class ProductRunner:
         experts: Experts | None = None,
     ) -> None:
         """y (rows, N), set or added to. Plain rows are few, or of few rows' experts."""
-        if isinstance(x, Normed) and not self._are_few(linear, rows):
+        if isinstance(x, Normed) and not self._are_few(linear, rows, slots=1):
             x = self.normed(x, [linear], rows)
         first = 0
         for part in linear.parts:
@@ -105,7 +106,7 @@ class ProductRunner:
                 self._numbers(part, x, target, rows, experts)
             elif experts is not None and not experts.tile_rows:
                 self._few(part, x, target, 1, experts=experts, takers=rows // experts.rows_each)
-            elif experts is None and rows <= most_tokens(part.layout, self._planes):
+            elif experts is None and rows <= self._most_tokens(part, slots=1):
                 self._few(part, x, target, rows)
             else:
                 assert isinstance(x, Activation)
@@ -118,7 +119,7 @@ class ProductRunner:
         width = part.rows // 2
         if not self._has_gates(linear):
             return False
-        if self._are_few(linear, rows):
+        if self._are_few(linear, rows, slots=_GATED_SLOTS):
             self._few(part, x, _NO_TARGET, rows, gated=gated)
             return True
         target = _Target(self._space.gate_up, width, NOWHERE, False)
@@ -159,9 +160,11 @@ class ProductRunner:
     def grouped(self, readers: Sequence[DeviceLinear], rows: int, *, taken: int, count: int) -> Experts:
         """How `rows` rows that take `taken` of `count` experts each find them: those of the workspace."""
         strips = self._planes > 0 and not any(each.has_numbers for each in readers)
-        if not strips or rows <= _FEW_TAKING:
+        parts = [part for each in readers for part in each.parts]
+        fits = strips and all(self._most_tokens(part, slots=_GATED_VALUE_SLOTS) > 0 for part in parts)
+        if not strips or (fits and rows <= _FEW_TAKING and taken <= MOST_TAKEN):
             return Experts(self._space.experts, taken)
-        is_plain = all(_is_plain(part) for each in readers for part in each.parts)
+        is_plain = all(_is_plain(part) for part in parts)
         tile_rows = tile_rows_for(rows * taken, num_experts=count, is_plain=is_plain)
         grouping = Grouping(
             experts=self._space.experts,
@@ -174,13 +177,16 @@ class ProductRunner:
         self._kernels.launch("group_rows", grouping, grid=(count, 1, 1))
         return Experts(self._space.experts, taken, tile_rows, count)
 
-    def _are_few(self, linear: DeviceLinear, rows: int) -> bool:
+    def _are_few(self, linear: DeviceLinear, rows: int, *, slots: int) -> bool:
         """Whether all of it is done by launches of a few rows, which take numbers behind a norm, too."""
         return (
             self._planes > 0
             and not linear.has_numbers
-            and all(rows <= most_tokens(part.layout, self._planes) for part in linear.parts)
+            and all(rows <= self._most_tokens(part, slots=slots) for part in linear.parts)
         )
+
+    def _most_tokens(self, part: DeviceMatrix, *, slots: int) -> int:
+        return most_tokens(part.layout, self._kernels.card, planes=self._planes, slots=slots)
 
     def _few(
         self,
@@ -200,7 +206,9 @@ class ProductRunner:
             rows = FewRows(values=x.values, norm=x.weight if isinstance(x, Normed) else 0, eps=self._eps)
             rows.codes.width = part.columns
         taken = 1 if experts is None else experts.rows_each
-        sink, slots = ("", 1) if gated is None else ("_gated", 4) if gated.high else ("_gated_values", 2)
+        sink, slots = "", 1
+        if gated is not None:
+            sink, slots = ("_gated", _GATED_SLOTS) if gated.high else ("_gated_values", _GATED_VALUE_SLOTS)
         launch = few_launch(
             part.layout, self._kernels.card, planes=self._planes, tokens=tokens, slots=slots, taken=taken
         )

@@ -65,7 +65,7 @@ def upload_weights(
     images = layer_images(weights, uploader)
     final_norm = uploader.tensor(weights.final_norm.float())
     head_image = linear_image([weights.head])
-    passage = max(head_image.raw_bytes, *(max(image.raw_sizes) for image in images))
+    passage = max(max(image.raw_sizes) for image in images)
     head = uploader.image(head_image)
     uploader.finish()
     embedding = _embedding(weights, images, window, memory, rest, passage)
@@ -147,7 +147,7 @@ def fitting_window(
         return None
     room -= sum(map(taken_bytes, widest_matrices(sizes)))
     for cache, least in ((rest.cache, 2), (rest.short_cache, 1)):  # with one, uploads and work take turns
-        widest = widest_window(raw_sizes, room - cache, taken_bytes)
+        widest = min(widest_window(raw_sizes, room - cache, taken_bytes), len(sizes) - 1)
         if widest >= least:
             return widest
     raise OutOfMemoryError(
