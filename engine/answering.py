@@ -59,6 +59,8 @@ class Answer:
         self._text: list[str] = []
         self._prefill = self._prefill_stats(0.0)
         self._decode_seconds = 0.0
+        self._decode_tokens = 0
+        self._reads_again = False  # all that was there: its device failed
 
     def events(self) -> Generator[GenerationEvent, None, None]:
         """Prefilled, one TextDelta for each token, Finished; a prompt that is cancelled gives Finished alone.
@@ -92,8 +94,10 @@ class Answer:
                     yield self._delta(held_back)
                 break
             text, reason = self._take(token)
-            if len(self._tokens) > 1:
+            if len(self._tokens) > 1 and not self._reads_again:
                 self._decode_seconds += time.perf_counter() - began
+                self._decode_tokens += 1
+            self._reads_again = False
             yield self._delta(text)
         yield self._finished(reason)
 
@@ -104,6 +108,7 @@ class Answer:
                 return step()
             except StatesMoved as moved:
                 notice = moved.notice
+            self._reads_again = True
             yield DeviceChanged(notice)
 
     def _read_prompt(self) -> int:
@@ -170,7 +175,7 @@ class Answer:
             token_ids=tuple(self._tokens),
             finish_reason=reason,
             prefill=self._prefill,
-            decode=DecodeStats(tokens=max(0, len(self._tokens) - 1), seconds=self._decode_seconds),
+            decode=DecodeStats(self._decode_tokens, self._decode_seconds),
             seed=self._sampler.seed,
             notices=self._lease.take_notices(),
         )

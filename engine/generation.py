@@ -77,8 +77,8 @@ class PrefillStats:
 
 @dataclass(frozen=True)
 class DecodeStats:
-    """`tokens` made by decode steps (the first token of an answer comes from the prefill and is not
-    counted).
+    """`tokens` made by decode steps. The first token of an answer comes from the prefill and is not counted,
+    nor is one for which all was read again because a device had failed.
     """
 
     tokens: int

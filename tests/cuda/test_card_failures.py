@@ -157,6 +157,8 @@ def test_a_fault_in_mid_answer_is_no_end_for_the_other_conversations(
     getattr(card, kind)(2)
     told = list(answer)
     assert [type(event) for event in told][:2] == [DeviceChanged, TextDelta]
+    assert isinstance(told[-1], Finished)
+    assert told[-1].decode.tokens == COUNT - 2  # neither the first, nor that for which all was read again
     rest = [event for event in told if isinstance(event, TextDelta)]
     expected = Told.by(events(cpu))
     assert [event.token_id for event in (*deltas, *rest)] == expected.ids
