@@ -34,7 +34,10 @@ struct ManyRows {
     static const int ROWS_AT_ONCE = THREADS / CHUNKS_A_ROW;
     static const int COPIES = (TOKENS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;  // of a thread, of a plane in a step
     static const int OWN_TILES = BLOCKS / 2;  // of which a lane copies a block's row r, and r + 8 with it
+    static const int STORED_ROWS = TOKENS < 32 ? TOKENS : 32;  // at a time
+    static const int STORED_WIDTH = 2 * TILE + 4;              // so that lanes write to different banks
     static_assert(TOKENS * BLOCKS <= THREADS, "a thread fetches at most one scale");
+    static_assert(WARPS * STORED_ROWS * STORED_WIDTH * 4 <= 2 * Layout::BYTES, "sums fit in where steps were");
 
     const TiledProduct& args;
     const TwoTiles two;
@@ -271,24 +274,65 @@ struct ManyRows {
                 for (int i = 0; i < 4; ++i) totals[m][n][i] += sums[m][n][i];
     }
 
+    // By way of shared memory, so that a warp's 32 outputs of a row are stored together, and in a loop: unrolled for all
+    // that a lane has, there would be more instructions than the rest takes.
     KESTREL_DEVICE void store() const {
-        int lane = lane_index(), made = args.gated ? 1 : 2;
+        float* own = (float*)dynamic_shared() + warp_index() * (STORED_ROWS * STORED_WIDTH);
         #pragma unroll
-        for (int n = 0; n < COLUMNS; ++n)
+        for (int start = 0; start < TOKENS; start += STORED_ROWS) {
+            if (start == 0)
+                __syncthreads();  // nobody reads the last step any more
+            else
+                __syncwarp();
             #pragma unroll
-            for (int column = 0; column < 2; ++column) {
-                int place = n * 8 + lane % 4 * 2 + column;
-                if (place >= count) continue;
-                int64 row = row_of_y(place);
+            for (int m = 0; m < 2; ++m)
                 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    float first_sum = totals[0][n][2 * half + column], second = totals[1][n][2 * half + column];
-                    int output = two.outputs[0] + lane / 4 + 8 * half;
-                    if (output < args.num_outputs()) store_tiled(args, row, output, first_sum, second);
-                    output = two.outputs[1] + lane / 4 + 8 * half;
-                    if (made == 2 && output < args.num_outputs()) store_tiled(args, row, output, second, 0.0f);
-                }
+                for (int n = 0; n < STORED_ROWS / 8; ++n)
+                    #pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        int place = n * 8 + lane_index() % 4 * 2 + i % 2;
+                        int output = m * TILE + i / 2 * LANE_ROWS + lane_index() / 4;
+                        own[place * STORED_WIDTH + output] = totals[m][start / 8 + n][i];
+                    }
+            __syncwarp();
+            if (args.gated)
+                store_gated(own, start);
+            else
+                store_sums(own, start);
+        }
+    }
+
+    // Two rows at a time, 16 gates with their ups each.
+    KESTREL_DEVICE void store_gated(const float* own, int start) const {
+        int output = two.outputs[0] + lane_index() % TILE, end = min(STORED_ROWS, count - start);
+        if (output >= args.num_outputs()) return;
+        #pragma unroll 1
+        for (int place = lane_index() / TILE; place < end; place += 2) {
+            const float* gates = own + place * STORED_WIDTH + lane_index() % TILE;
+            store_tiled(args, row_of_y(start + place), output, gates[0], gates[TILE]);
+        }
+    }
+
+    // A few rows at a time, so that what is added to comes for all of them at once.
+    KESTREL_DEVICE void store_sums(const float* own, int start) const {
+        static const int AT_ONCE = 8;
+        int output = (lane_index() < TILE ? two.outputs[0] : two.outputs[1]) + lane_index() % TILE;
+        int end = min(STORED_ROWS, count - start);
+        if (output >= args.num_outputs()) return;
+        float bias = args.bias != nullptr ? args.bias[output] : -0.0f;  // which changes nothing that it is added to
+        #pragma unroll 1
+        for (int place = 0; place < end; place += AT_ONCE) {
+            float* y[AT_ONCE];
+            float before[AT_ONCE];
+            #pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                y[i] = args.y + row_of_y(start + min(place + i, end - 1)) * args.stride + output;
+                before[i] = args.adds ? *y[i] : -0.0f;
             }
+            #pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+                if (place + i < end) *y[i] = before[i] + (own[(place + i) * STORED_WIDTH + lane_index()] + bias);
+        }
     }
 };
 
