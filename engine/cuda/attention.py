@@ -23,6 +23,7 @@ _BLOCK_ROWS = 32  # tokens times heads that share keys
 _ROWS_SHARED_BYTES = 53248
 _QUERY_BYTES = 64  # of shared memory, for each feature
 _TOKEN_WIDTHS = (128, 512)  # of heads, up to which there are kernels
+_TOKEN_GROUP = 8  # heads that share keys, up to which the first of these goes
 _ROWS_WIDTHS = (128, 256, 512)
 _WIDTH_UNIT = 32
 
@@ -92,7 +93,9 @@ class AttentionRunner:
     def _attend_token(
         self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
     ) -> None:
-        width = next(width for width in _TOKEN_WIDTHS if spec.head_dim <= width)
+        group = spec.num_heads // spec.num_kv_heads
+        is_small = spec.head_dim <= _TOKEN_WIDTHS[0] and group <= _TOKEN_GROUP
+        width = _TOKEN_WIDTHS[0 if is_small else 1]
         arguments = self._code_attention(spec, qk_norm, layout, out, shape)
         grid = (shape.splits, spec.num_kv_heads, 1)
         self._kernels.launch(f"attend_token_{width}", arguments, grid=grid)

@@ -199,6 +199,19 @@ def test_values_of_nothing_give_nothing(make_bench: MakeBench) -> None:
     assert (found == 0).all()
 
 
+def test_kept_codes_are_quotients_rounded_to_whole(make_bench: MakeBench) -> None:
+    """As a division has them, also of rows so small that what is left of one is denormal."""
+    bench = make_bench(spec_of(1, 1, 128), context=300)
+    rows = bench.rows(260)
+    rows[:, 2] *= 10.0 ** torch.linspace(-32, 30, 260)[:, None]
+    rows[::2, 2, 1:] = rows[::2, 2, :1] / 127 * (torch.arange(-63, 64) + 0.5)
+    pages = bench.new_pages(260)
+    run_in(bench, rows, pages, [200, 1, 1, 57, 1])
+    scales = rows[:, 2].abs().amax(-1, keepdim=True) / 127
+    expected = (rows[:, 2] / scales).round().double() * scales.double()
+    assert torch.equal(bench.kept(pages, 260)[1][:, 0], expected)
+
+
 def test_one_token_of_a_hundred_thousand_times_the_weight(make_bench: MakeBench) -> None:
     """Sums before it are forgotten without a trace of what is no number."""
     bench = make_bench(spec_of(2, 1, 64), context=600, normed=False)

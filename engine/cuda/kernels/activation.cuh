@@ -30,6 +30,11 @@ KESTREL_DEVICE bool is_finite(float value) { return fabsf(value) <= 3.4028234e38
 
 KESTREL_DEVICE float not_a_number() { return __uint_as_float(0x7fc00000u); }
 
+// From the bits of magnitudes' largest one, which those of what is no finite number exceed.
+KESTREL_DEVICE float finite_magnitude(uint32 bits) {
+    return bits > 0x7f7fffffu ? not_a_number() : __uint_as_float(bits);
+}
+
 // How numbers that share a scale become codes.
 struct CodeScale {
     float scale;    // what a code is to be multiplied with, of the finer plane
@@ -75,6 +80,34 @@ KESTREL_DEVICE void store_activation(const Activation& to, int64 row, int column
         if (lane == 0) to.sums[block] = (float)sum;
     }
     if (lane == 0) to.scales[block] = by.scale;
+}
+
+// Two neighbours, of a row's block that half a warp has, from an even column. All lanes of a warp have to come here
+// together; `there`: whether half a warp has any.
+KESTREL_DEVICE void store_two(const Activation& to, int64 row, int column, bool there, float first, float second) {
+    int64 at = row * to.width + column;
+    if (there && to.values != nullptr) *(float2*)(to.values + at) = make_float2(first, second);
+    if (to.high == nullptr) return;
+    bool two_planes = to.low != nullptr, upper = lane_index() >= WARP / 2;
+    uint32 bits = max(__float_as_uint(fabsf(first)), __float_as_uint(fabsf(second)));
+    uint32 of_lower = warp_max_bits(upper ? 0 : bits), of_upper = warp_max_bits(upper ? bits : 0);
+    float largest = finite_magnitude(upper ? of_upper : of_lower);
+    CodeScale by(largest, is_finite(largest), two_planes);
+    int high[2], low[2];
+    by.codes_of(first, high[0], low[0]);
+    by.codes_of(second, high[1], low[1]);
+    int64 block = at / WARP;
+    int place = column % WARP, byte = place % 16 / 4 * 8 + place / 16 * 4 + place % 4;
+    if (there) {
+        *(uint16*)(to.high + block * WARP + byte) = (uint16)((high[0] & 255) | high[1] << 8);
+        if (two_planes) *(uint16*)(to.low + block * WARP + byte) = (uint16)((low[0] & 255) | low[1] << 8);
+        if (place == 0) to.scales[block] = by.scale;
+    }
+    if (to.sums == nullptr) return;
+    int32 sum = high[0] + high[1];
+    if (two_planes) sum = sum * LOW_STEPS + low[0] + low[1];
+    for (int distance = 1; distance < WARP / 2; distance *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
+    if (there && place == 0) to.sums[block] = (float)sum;
 }
 
 // Eight neighbours of a row, of which four lanes next to each other have a block: as codes.

@@ -50,15 +50,17 @@ KESTREL_DEVICE void load_queries(
     const CodeAttention& args, RowsShared& shared, const RowTile& rows, int kv_head, int32 base
 ) {
     int width = args.layout.width, kv_heads = args.layout.heads;
+#pragma unroll 1
     for (int i = 0; i < ROWS_A_WARP; ++i) {
         int row = ROWS_A_WARP * warp_index() + i;
         if (!rows.has(row)) break;
         int64 head = rows.token(row) * (int64)(args.query_heads + 2 * kv_heads) + kv_head * rows.group + rows.head(row);
         int tile = row / TILE_ROWS;
         bool upper = row % TILE_ROWS >= 8;
+        HeadRow<CHUNKS> query;
+        query.load(args.qkv + head * width, width);
         float scale = store_query(
-            args.qkv + head * width, width, row % 8, query_tiles<CHUNKS>(0, tile), upper, query_tiles<CHUNKS>(1, tile),
-            upper
+            query, width, row % 8, query_tiles<CHUNKS>(0, tile), upper, query_tiles<CHUNKS>(1, tile), upper
         );
         if (lane_index() == 0) shared.query_scales[row] = scale * (args.scale * LOG2_E);
     }
@@ -118,7 +120,7 @@ KESTREL_DEVICE void find_largest(RowsShared& shared, LaneRow (&scores)[2][2], bo
                 found.hide(first, oldest_seen(position, window), position);
             }
             float largest = found.largest();
-            if (lane_index() % 4 == 0) shared.parts.largest[row][warp_index()] = largest;
+            if (lane_index() % 4 == 0) shared.parts.put_largest(row, warp_index(), largest);
         }
 }
 
@@ -128,10 +130,7 @@ KESTREL_DEVICE void weigh_rows(RowsShared& shared, LaneRow (&scores)[2][2], cons
             int row = TILE_ROWS * tile + 8 * half + lane_index() / 4;
             uint32 heaviest;
             float total = scores[tile][half].weigh(shared.parts.largest_of(row), value_scales, heaviest);
-            if (lane_index() % 4 == 0) {
-                shared.parts.total[row][warp_index()] = total;
-                shared.parts.heaviest[row][warp_index()] = heaviest;
-            }
+            if (lane_index() % 4 == 0) shared.parts.put_weights(row, warp_index(), total, heaviest);
         }
 }
 
@@ -220,7 +219,7 @@ KESTREL_DEVICE void store_rows(
     for (int job = warp_index(); job < BLOCK_ROWS * blocks; job += SPLIT_WARPS) {
         int row = job / blocks, feature = job % blocks * WARP + lane_index();
         if (!rows.has(row)) break;
-        float value = numbers[row * CHUNK + feature] / shared.total[row];
+        float value = numbers[row * CHUNK + feature] * (1.0f / shared.total[row]);
         int column = (kv_head * rows.group + rows.head(row)) * width + CHUNK * chunk + feature;
         store_activation(args.out, rows.token(row), column, value);
     }
@@ -249,7 +248,8 @@ KESTREL_DEVICE void attend_rows(const CodeAttention& args) {
         values.load<false>(tokens, 0);
         scales.load<false>(tokens);
         // Whether any row doesn't see all of the split. (Those that there aren't may see what they like.)
-        bool hides = start + SPLIT > base + rows.first_token() + 1 || start < oldest_seen(end - 1, args.window);
+        bool hides_old = args.window > 0 && (uint32)start + args.window < (uint32)end;
+        bool hides = hides_old || start + SPLIT > shared.positions[0] + 1;
         find_largest(shared, scores, hides, token, args.window);
         share_values(shared, values);
         __syncthreads();

@@ -23,7 +23,6 @@ static const int CHUNK_TILES = CHUNK / WARP;
 static const int LANE_TOKENS = 8;    // of a row, see above
 static const float LARGEST_PAIR = 32639.0f;  // 256 * 127 + 127
 static const float LOG2_E = 1.44269504f;
-static const float ROUNDS_TO_WHOLE = 12582912.0f;  // 1.5 * 2^23: a number that is added to it ends in its last bits
 
 struct CodeAttention {
     const Step* step;
@@ -78,11 +77,11 @@ struct WarpTokens {
         return layer + ((kv_heads + kv_head) * PAGE + first + token) * width;
     }
 
-    // Of this token, an even one, and the next.
+    // Of this token and those behind it.
     template <bool KEYS>
-    KESTREL_DEVICE float2 scales(int token) const {
+    KESTREL_DEVICE const float* scales(int token) const {
         int row = ((KEYS ? 0 : kv_heads) + kv_head) * PAGE + first + token;
-        return load_global8(layer + 2 * kv_heads * PAGE * width + 4 * row);
+        return (const float*)(layer + 2 * kv_heads * PAGE * width) + row;
     }
 };
 
@@ -96,12 +95,13 @@ struct KeyChunk {
 
     template <bool ONCE>
     KESTREL_DEVICE void load(const WarpTokens& tokens, int chunk) {
+        int token = lane_index() / 4, feature = CHUNK * chunk + lane_index() % 4 * 16;
+        const uint8* row = tokens.key(token) + feature;
         for (int i = 0; i < 2; ++i)
             for (int j = 0; j < 4; ++j) {
-                int token = 8 * j + lane_index() / 4, feature = CHUNK * chunk + 64 * i + lane_index() % 4 * 16;
-                bool there = token < tokens.count && feature < tokens.width;
+                bool there = token + 8 * j < tokens.count && feature + 64 * i < tokens.width;
                 pieces[i][j] = make_uint4(0, 0, 0, 0);
-                if (there) pieces[i][j] = read_piece<ONCE>(tokens.key(token) + feature);
+                if (there) pieces[i][j] = read_piece<ONCE>(row + 8 * j * tokens.width + 64 * i);
             }
     }
 
@@ -130,11 +130,11 @@ struct ValueChunk {
     template <bool ONCE>
     KESTREL_DEVICE void load(const WarpTokens& tokens, int chunk) {
         int feature = CHUNK * chunk + lane_index() / 4 * 16;
+        const uint8* row = tokens.value(token_at(0)) + feature;
         for (int index = 0; index < LANE_TOKENS; ++index) {
-            int token = token_at(index);
-            bool there = token < tokens.count && feature < tokens.width;
+            bool there = token_at(index) < tokens.count && feature < tokens.width;
             pieces[index] = make_uint4(0, 0, 0, 0);
-            if (there) pieces[index] = read_piece<ONCE>(tokens.value(token) + feature);
+            if (there) pieces[index] = read_piece<ONCE>(row + (token_at(index) - token_at(0)) * tokens.width);
         }
     }
 
@@ -171,11 +171,22 @@ struct LaneScales {
 
     template <bool KEYS>
     KESTREL_DEVICE void load(const WarpTokens& tokens) {
+        const float* scales = tokens.scales<KEYS>(ValueChunk::token_at(0));
         for (int index = 0; index < LANE_TOKENS; index += 2) {
             int token = ValueChunk::token_at(index);
-            float2 pair = token < tokens.count ? tokens.scales<KEYS>(token) : make_float2(0.0f, 0.0f);
+            float2 pair = make_float2(0.0f, 0.0f);
+            if (token < tokens.count) pair = load_global8(scales + 4 * index);  // eight tokens further each time
             of[index] = pair.x;
             of[index + 1] = token + 1 < tokens.count ? pair.y : 0.0f;
+        }
+    }
+
+    // scales: of the warp's tokens.
+    KESTREL_DEVICE void take(const float* scales) {
+        for (int index = 0; index < LANE_TOKENS; index += 2) {
+            float2 pair = *(const float2*)(scales + ValueChunk::token_at(index));
+            of[index] = pair.x;
+            of[index + 1] = pair.y;
         }
     }
 
@@ -190,19 +201,28 @@ struct LaneScales {
 // Parts of A, as lanes read them: [tile of 32 features][lane].
 KESTREL_DEVICE int num_feature_tiles(int width) { return (width + 63) / 64 * 2; }
 
-// A head's query as pairs of bytes, by one warp; returns what a pair counts. x (D). Tile row `row` (below 8) has the
-// pair's bytes at `high` and `low`, each in the half of the tile's rows that `upper_high` and `upper_low` say.
+// A head's query (D) as pairs of bytes, by one warp; returns what a pair counts. Tile row `row` (below 8) has the pair's
+// bytes at `high` and `low`, each in the half of the tile's rows that `upper_high` and `upper_low` say.
+template <int PIECES>
 KESTREL_DEVICE float store_query(
-    const float* x, int width, int row, uint4* high, bool upper_high, uint4* low, bool upper_low
+    const HeadRow<PIECES>& x, int width, int row, uint4* high, bool upper_high, uint4* low, bool upper_low
 ) {
-    float scale = magnitude_of(x, width) / LARGEST_PAIR;
+    float largest = x.magnitude(), scale = largest * (1.0f / LARGEST_PAIR);
     if (scale < SMALLEST_NORMAL) scale = 0.0f;
-    for (int i = lane_index(); i < width; i += WARP) {
-        int pair = scale > 0.0f ? (int)rintf(x[i] / scale) : 0;
-        int tile = i / 64 * 2 + i % 16 / 8, lane = 4 * row + i % 64 / 16, word = i % 8 / 4 * 2;
-        int at = (tile * WARP + lane) * 16 + i % 4;
-        ((int8*)high)[at + 4 * (word + upper_high)] = (int8)((pair + 128) >> 8);
-        ((int8*)low)[at + 4 * (word + upper_low)] = (int8)pair;
+    float factor = scale > 0.0f ? LARGEST_PAIR / largest : 0.0f;
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        int feature = PIECE * piece + 4 * lane_index();
+        if (feature >= width) continue;
+        uint32 pairs[4], rounded[4];
+        for (int i = 0; i < 4; ++i) {
+            pairs[i] = __float_as_uint(fmaf(x.of[piece][i], factor, ROUNDS_TO_WHOLE));
+            rounded[i] = (pairs[i] + 128) >> 8;
+        }
+        int tile = feature / 64 * 2 + feature % 16 / 8, lane = 4 * row + feature % 64 / 16, word = feature % 8 / 4 * 2;
+        int at = 4 * (tile * WARP + lane) + word;
+        ((uint32*)high)[at + upper_high] = low_bytes(rounded);
+        ((uint32*)low)[at + upper_low] = low_bytes(pairs);
     }
     return scale;
 }
@@ -235,24 +255,29 @@ KESTREL_DEVICE float quad_sum(float value) {
 // their bits; and what is no number has larger ones.
 template <int ROWS>
 struct RowParts {
-    float largest[ROWS][SPLIT_WARPS];
-    float total[ROWS][SPLIT_WARPS];
-    uint32 heaviest[ROWS][SPLIT_WARPS];
+    static_assert(SPLIT_WARPS == 8, "two fours");
+    float4 largest[ROWS][2];
+    float4 total[ROWS][2];
+    uint4 heaviest[ROWS][2];
+
+    // Of one warp.
+    KESTREL_DEVICE void put_largest(int row, int warp, float value) { ((float*)largest[row])[warp] = value; }
+    KESTREL_DEVICE void put_weights(int row, int warp, float sum, uint32 most) {
+        ((float*)total[row])[warp] = sum;
+        ((uint32*)heaviest[row])[warp] = most;
+    }
 
     KESTREL_DEVICE float largest_of(int row) const {
-        float found = largest[row][0];
-        for (int i = 1; i < SPLIT_WARPS; ++i) found = fmaxf(found, largest[row][i]);
-        return found;
+        float4 a = largest[row][0], b = largest[row][1];
+        return fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
     }
     KESTREL_DEVICE float total_of(int row) const {
-        float sum = total[row][0];
-        for (int i = 1; i < SPLIT_WARPS; ++i) sum += total[row][i];
-        return sum;
+        float4 a = total[row][0], b = total[row][1];
+        return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
     }
     KESTREL_DEVICE float heaviest_of(int row) const {
-        uint32 found = heaviest[row][0];
-        for (int i = 1; i < SPLIT_WARPS; ++i) found = max(found, heaviest[row][i]);
-        return __uint_as_float(found);
+        uint4 a = heaviest[row][0], b = heaviest[row][1];
+        return __uint_as_float(max(max(max(a.x, a.y), max(a.z, a.w)), max(max(b.x, b.y), max(b.z, b.w))));
     }
 };
 
@@ -292,7 +317,7 @@ struct LaneRow {
 
     // Words of bytes: [half] of the tile's 32 tokens.
     KESTREL_DEVICE void pairs(float heaviest, uint32 (&high)[2], uint32 (&low)[2]) const {
-        float factor = heaviest / LARGEST_PAIR < SMALLEST_NORMAL ? 0.0f : LARGEST_PAIR / heaviest;
+        float factor = heaviest * (1.0f / LARGEST_PAIR) < SMALLEST_NORMAL ? 0.0f : LARGEST_PAIR / heaviest;
         for (int half = 0; half < 2; ++half) {
             uint32 bits[4];
             for (int i = 0; i < 4; ++i) bits[i] = __float_as_uint(fmaf(of[4 * half + i], factor, ROUNDS_TO_WHOLE));
@@ -305,7 +330,7 @@ struct LaneRow {
 
 // What a pair of a row's weights counts; NaN where one of them is no number.
 KESTREL_DEVICE float pair_scale(float heaviest) {
-    float scale = heaviest / LARGEST_PAIR;
+    float scale = heaviest * (1.0f / LARGEST_PAIR);
     return scale < SMALLEST_NORMAL ? 0.0f : scale;
 }
 

@@ -130,7 +130,17 @@ KESTREL_DEVICE float power_of_two(float exponent) {
 // What other blocks have written in the meantime: not from this processor's own cache.
 KESTREL_DEVICE float load_written(const float* address) { return __ldcg(address); }
 
-// 16 and 8 bytes of global memory, where the compiler can't know that they are there.
+KESTREL_DEVICE float2 load_written8(const void* address) { return __ldcg((const float2*)address); }
+
+// One more, up to `last`, then from 0 again; returns what was there. What the block has written before its last barrier
+// is there for whoever counts after it, and what those before have written is there behind it.
+KESTREL_DEVICE uint32 count_arrival(uint32* count, uint32 last) {
+    uint32 before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(last) : "memory");
+    return before;
+}
+
+// 16, 8 and 4 bytes of global memory, where the compiler can't know that they are there.
 KESTREL_DEVICE uint4 load_global16(const void* address) {
     uint4 value;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -142,6 +152,12 @@ KESTREL_DEVICE uint4 load_global16(const void* address) {
 KESTREL_DEVICE float2 load_global8(const void* address) {
     float2 value;
     asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(address));
+    return value;
+}
+
+KESTREL_DEVICE float load_global4(const void* address) {
+    float value;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(address));
     return value;
 }
 
@@ -186,3 +202,5 @@ KESTREL_DEVICE int32 warp_sum_int(int32 value) {
         value += __shfl_xor_sync(ALL_LANES, value, distance);
     return value;
 }
+
+KESTREL_DEVICE uint32 warp_max_bits(uint32 value) { return __reduce_max_sync(ALL_LANES, value); }

@@ -5,7 +5,13 @@
 #include "activation.cuh"
 
 static const int WIDEST_HEAD = 512;
+static const int PIECE = 4 * WARP;  // features that a warp has at once, four neighbours a lane
 
+KESTREL_DEVICE void unpack(const float4& from, float (&to)[4]) {
+    to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
+}
+
+// Where a token's features turn. Feature i < R / 2 turns with feature i + R / 2, those from R on with none.
 struct Rotation {
     const float* cosines;  // (R / 2), at the token's position
     const float* sines;    // (R / 2)
@@ -13,44 +19,166 @@ struct Rotation {
 
     KESTREL_DEVICE Rotation(const float* cosines, const float* sines, int32 rotated, int64 position)
         : cosines(cosines + position * (rotated / 2)), sines(sines + position * (rotated / 2)), half(rotated / 2) {}
+
+    // Whether four neighbours turn with four neighbours.
+    KESTREL_DEVICE bool in_fours() const { return half % 4 == 0; }
+
+    KESTREL_DEVICE bool turns(int feature) const { return feature < 2 * half; }
+
+    // With what a feature turns that does.
+    KESTREL_DEVICE int partner(int feature) const { return feature < half ? feature + half : feature - half; }
 };
 
-// values (D): of shared memory, this warp's own; x (D) behind the norm with weight (D), or null, and behind rotation.
-KESTREL_DEVICE void prepare_head(
-    float* values, const float* x, int width, const float* weight, float eps, const Rotation& rotation
-) {
-    for (int i = lane_index(); i < width; i += WARP) values[i] = x[i];
-    if (weight != nullptr) {
+// By what a head's features, and those with which they turn, are multiplied: weights of the norm and turns. Beyond the
+// width these are zeros. D is a multiple of 4.
+template <int PIECES>
+struct HeadFactors {
+    float own[PIECES][4], other[PIECES][4];
+
+    // weight (D) or null
+    KESTREL_DEVICE void load(const float* weight, const Rotation& rotation, int width) {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            int feature = PIECE * piece + 4 * lane_index();
+            for (int i = 0; i < 4; ++i) own[piece][i] = 1.0f, other[piece][i] = 0.0f;
+            if (feature >= width) continue;
+            if (weight != nullptr) unpack(*(const float4*)(weight + feature), own[piece]);
+            if (!rotation.turns(feature)) continue;
+            if (rotation.in_fours()) {
+                int partner = rotation.partner(feature), angle = min(feature, partner);
+                float cosines[4], sines[4];
+                unpack(*(const float4*)(rotation.cosines + angle), cosines);
+                unpack(*(const float4*)(rotation.sines + angle), sines);
+                for (int i = 0; i < 4; ++i) other[piece][i] = 1.0f;
+                if (weight != nullptr) unpack(*(const float4*)(weight + partner), other[piece]);
+                for (int i = 0; i < 4; ++i) turn(piece, i, cosines[i], feature < partner ? -sines[i] : sines[i]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    if (!rotation.turns(feature + i)) continue;
+                    int partner = rotation.partner(feature + i), angle = min(feature + i, partner);
+                    float sine = rotation.sines[angle];
+                    other[piece][i] = weight != nullptr ? weight[partner] : 1.0f;
+                    turn(piece, i, rotation.cosines[angle], feature + i < partner ? -sine : sine);
+                }
+            }
+        }
+    }
+
+    KESTREL_DEVICE void turn(int piece, int i, float cosine, float sine) {
+        own[piece][i] *= cosine;
+        other[piece][i] *= sine;
+    }
+};
+
+// Codes are round(value / scale), the quotient rounded first, as divisions are: with its remainder the product with the
+// reciprocal becomes that. What is small is enlarged, lest remainders are denormal.
+struct Divisor {
+    float scale, inverse, enlarged;
+
+    KESTREL_DEVICE Divisor(float scale) : enlarged(scale < 1e-18f ? 18446744073709551616.0f : 1.0f) {
+        this->scale = scale * enlarged;
+        inverse = 1.0f / this->scale;
+    }
+
+    KESTREL_DEVICE float quotient(float value) const {
+        value *= enlarged;
+        float found = value * inverse;
+        found = fmaf(fmaf(-found, scale, value), inverse, found);
+        return fmaf(fmaf(-found, scale, value), inverse, found);
+    }
+};
+
+// A number that is added to it ends in the last bits of the sum, as a whole one.
+static const float ROUNDS_TO_WHOLE = 12582912.0f;  // 1.5 * 2^23
+
+// The lowest bytes of four words.
+KESTREL_DEVICE uint32 low_bytes(const uint32 (&words)[4]) {
+    return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
+}
+
+// A head (D) in a warp's registers; D is a multiple of 4.
+template <int PIECES>
+struct HeadRow {
+    float of[PIECES][4];  // features PIECE * piece + 4 * lane and after; zeros beyond the width
+
+    KESTREL_DEVICE void load(const float* x, int width) {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            int feature = PIECE * piece + 4 * lane_index();
+            float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (feature < width) four = *(const float4*)(x + feature);
+            unpack(four, of[piece]);
+        }
+    }
+
+    KESTREL_DEVICE void store(float* to, int width) const {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            int feature = PIECE * piece + 4 * lane_index();
+            const float(&four)[4] = of[piece];
+            if (feature < width) *(float4*)(to + feature) = make_float4(four[0], four[1], four[2], four[3]);
+        }
+    }
+
+    // Of each feature that with which it turns.
+    KESTREL_DEVICE void load_partners(const float* x, const Rotation& rotation) {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            int feature = PIECE * piece + 4 * lane_index();
+            for (int i = 0; i < 4; ++i) of[piece][i] = 0.0f;
+            if (!rotation.turns(feature)) continue;
+            if (rotation.in_fours()) {
+                unpack(*(const float4*)(x + rotation.partner(feature)), of[piece]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    if (rotation.turns(feature + i)) of[piece][i] = x[rotation.partner(feature + i)];
+            }
+        }
+    }
+
+    // 1 / sqrt(mean of squares + eps)
+    KESTREL_DEVICE float norm_factor(int width, float eps) const {
         float squares = 0.0f;
-        for (int i = lane_index(); i < width; i += WARP) squares = fmaf(values[i], values[i], squares);
-        float factor = 1.0f / sqrtf(warp_sum(squares) / width + eps);
-        for (int i = lane_index(); i < width; i += WARP) values[i] = values[i] * factor * weight[i];
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece)
+            for (int i = 0; i < 4; ++i) squares = fmaf(of[piece][i], of[piece][i], squares);
+        return rsqrtf(warp_sum(squares) * __fdividef(1.0f, (float)width) + eps);
     }
-    __syncwarp();
-    for (int i = lane_index(); i < rotation.half; i += WARP) {
-        float first = values[i], second = values[i + rotation.half];
-        values[i] = first * rotation.cosines[i] - second * rotation.sines[i];
-        values[i + rotation.half] = second * rotation.cosines[i] + first * rotation.sines[i];
-    }
-    __syncwarp();
-}
 
-// The largest magnitude of a row, in every lane; NaN where something in it is no finite number.
-KESTREL_DEVICE float magnitude_of(const float* values, int width) {
-    float largest = 0.0f;
-    bool finite = true;
-    for (int i = lane_index(); i < width; i += WARP) {
-        largest = fmaxf(largest, fabsf(values[i]));
-        finite = finite && is_finite(values[i]);
+    KESTREL_DEVICE void change(const HeadRow& partners, const HeadFactors<PIECES>& by, float factor) {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece)
+            for (int i = 0; i < 4; ++i)
+                of[piece][i] =
+                    fmaf(partners.of[piece][i], by.other[piece][i], of[piece][i] * by.own[piece][i]) * factor;
     }
-    return __all_sync(ALL_LANES, finite) ? warp_max(largest) : __uint_as_float(0x7fc00000u);
-}
 
-// A row of a page: codes (D), which `store` takes one by one. Returns its scale.
-template <typename Store>
-KESTREL_DEVICE float row_codes(const float* values, int width, Store store) {
-    float scale = magnitude_of(values, width) / LARGEST_CODE;
-    if (scale < SMALLEST_NORMAL) scale = 0.0f;
-    for (int i = lane_index(); i < width; i += WARP) store(i, scale > 0.0f ? (int8)rintf(values[i] / scale) : (int8)0);
-    return scale;
-}
+    // The largest magnitude, in every lane; NaN where something is no finite number. Magnitudes are as large as their
+    // bits say.
+    KESTREL_DEVICE float magnitude() const {
+        uint32 largest = 0;
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece)
+            for (int i = 0; i < 4; ++i) largest = max(largest, __float_as_uint(fabsf(of[piece][i])));
+        return finite_magnitude(warp_max_bits(largest));
+    }
+
+    // As a row of a page (D). Returns its scale.
+    KESTREL_DEVICE float store_codes(int width, uint8* row) const {
+        float scale = magnitude() / LARGEST_CODE;
+        if (scale < SMALLEST_NORMAL) scale = 0.0f;
+        bool counts = scale > 0.0f;
+        Divisor by(counts ? scale : 1.0f);
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            int feature = PIECE * piece + 4 * lane_index();
+            uint32 codes[4];
+            for (int i = 0; i < 4; ++i)
+                codes[i] = counts ? __float_as_uint(by.quotient(of[piece][i]) + ROUNDS_TO_WHOLE) : 0;
+            if (feature < width) *(uint32*)(row + feature) = low_bytes(codes);
+        }
+        return scale;
+    }
+};

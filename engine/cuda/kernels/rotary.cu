@@ -18,38 +18,51 @@ struct Rotary {
     int32 padding;
 };
 
-template <bool CODES>
-KESTREL_DEVICE void keep_row(const Rotary& args, const float* values, int head, int64 position) {
+template <bool CODES, int PIECES>
+KESTREL_DEVICE void keep_row(const Rotary& args, const HeadRow<PIECES>& values, int head, int64 position) {
     PageRows<CODES> rows(args.step, args.layout, position);
     int width = args.layout.width;
     if (!CODES) {
-        float* row = (float*)rows.row(head, position);
-        for (int i = lane_index(); i < width; i += WARP) row[i] = values[i];
+        values.store((float*)rows.row(head, position), width);
         return;
     }
-    int8* row = (int8*)rows.row(head, position);
-    float scale = row_codes(values, width, [row](int i, int8 code) { row[i] = code; });
+    float scale = values.store_codes(width, (uint8*)rows.row(head, position));
     if (lane_index() == 0) *rows.scale(head, position) = scale;
+}
+
+template <bool CODES, int PIECES>
+KESTREL_DEVICE void rotate_and_keep(const Rotary& args) {
+    int width = args.layout.width, kv_heads = args.layout.heads, head = blockIdx.y;
+    int64 position = args.step->first + blockIdx.x;
+    float* x = args.qkv + ((int64)blockIdx.x * (args.query_heads + 2 * kv_heads) + head) * width;
+    HeadRow<PIECES> values;
+    values.load(x, width);
+    if (head < args.query_heads + kv_heads) {
+        const float* weight = args.norm != nullptr ? args.norm + (int64)head * width : nullptr;
+        Rotation rotation(args.cosines, args.sines, args.rotated, position);
+        HeadFactors<PIECES> factors;
+        HeadRow<PIECES> partners;
+        partners.load_partners(x, rotation);
+        factors.load(weight, rotation, width);
+        float factor = weight != nullptr ? values.norm_factor(width, args.eps) : 1.0f;
+        values.change(partners, factors, factor);
+    }
+    __syncwarp();  // lanes have read what others now write
+    if (head < args.query_heads)
+        values.store(x, width);
+    else
+        keep_row<CODES>(args, values, head - args.query_heads, position);
 }
 
 // One warp a token (blockIdx.x) and head (blockIdx.y).
 template <bool CODES>
 KESTREL_DEVICE void rotate_and_keep(const Rotary& args) {
-    __shared__ float values[WIDEST_HEAD];
-    int width = args.layout.width, kv_heads = args.layout.heads, head = blockIdx.y;
     wait_for_previous();
     let_next_start();
-    int64 position = args.step->first + blockIdx.x;
-    float* x = args.qkv + ((int64)blockIdx.x * (args.query_heads + 2 * kv_heads) + head) * width;
-    bool is_value = head >= args.query_heads + kv_heads;
-    const float* weight = args.norm != nullptr && !is_value ? args.norm + (int64)head * width : nullptr;
-    Rotation rotation(args.cosines, args.sines, is_value ? 0 : args.rotated, position);
-    prepare_head(values, x, width, weight, args.eps, rotation);
-    if (head < args.query_heads) {
-        for (int i = lane_index(); i < width; i += WARP) x[i] = values[i];
-    } else {
-        keep_row<CODES>(args, values, head - args.query_heads, position);
-    }
+    if (args.layout.width <= PIECE)
+        rotate_and_keep<CODES, 1>(args);
+    else
+        rotate_and_keep<CODES, WIDEST_HEAD / PIECE>(args);
 }
 
 KESTREL_KERNEL(rotate_and_keep_codes, HEAD_THREADS, Rotary) { rotate_and_keep<true>(args); }

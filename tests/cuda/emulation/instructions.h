@@ -109,6 +109,14 @@ inline int __all_sync(unsigned mask, int predicate, KESTREL_PLACE) {
     return (int)kestrel_exchange(kestrel_machine::ALL, mask, predicate != 0, 0, file, line);
 }
 
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value, KESTREL_PLACE) {
+    for (int bits = 16; bits > 0; bits /= 2) {
+        unsigned other = __shfl_xor_sync(mask, value, bits, 32, file, line);
+        value = other > value ? other : value;
+    }
+    return value;
+}
+
 struct KestrelTile {  // what one lane has of a product of tiles
     int* c;
     const unsigned *a, *b;
@@ -156,7 +164,13 @@ inline T __ldg(const T* address) { return *address; }
 
 inline float load_written(const float* address) { return *(const volatile float*)address; }
 
+inline float2 load_written8(const void* address) {
+    const volatile float* numbers = (const volatile float*)address;
+    return {numbers[0], numbers[1]};
+}
+
 inline uint4 load_global16(const void* address) { return *(const uint4*)address; }
+inline float load_global4(const void* address) { return *(const float*)address; }
 inline float2 load_global8(const void* address) { return *(const float2*)address; }
 
 inline uint4 load_streaming(const void* address) { return *(const uint4*)address; }
@@ -221,6 +235,7 @@ inline float atomicAdd(float* address, float value) {
 inline unsigned atomicInc(unsigned* address, unsigned last) {
     return kestrel_change(address, [last](unsigned before) { return before >= last ? 0 : before + 1; });
 }
+inline unsigned count_arrival(unsigned* count, unsigned last) { return atomicInc(count, last); }
 template <typename T>
 inline T atomicMax(T* address, T value) {
     return kestrel_change(address, [value](T before) { return before > value ? before : value; });
