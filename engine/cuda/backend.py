@@ -303,7 +303,8 @@ class CudaBackend:
     def _prepare(self, most_rows: int | None) -> None:
         spec, planes = self.spec, PLANES[self._activations]
         if most_rows is None:
-            most_rows = step_rows(spec, self.memory.available(RESERVE_BYTES), planes=planes)
+            room = self.memory.available(RESERVE_BYTES) - self.cpu.weights.num_bytes
+            most_rows = step_rows(spec, room, planes=planes)
         rows = min(most_rows, self._context)
         self._step = StepBuffer(self.memory, rows=rows, width=spec.hidden_size, context=self._context)
         self._space = Workspace(self.memory, spec, rows=rows, context=self._context, planes=planes)

@@ -16,7 +16,7 @@ ROUTER_ROWS = 4  # up to which one launch has all of a router
 LOGIT_ROWS = 16  # at a time: of a large vocabulary they take 10 MB
 SPLIT = 256  # tokens of attention that a block goes through, as in kernels/attention.cu
 _PARTIAL_BYTES = 32 * 2**20  # of attention, for as many rows at a time as fit
-_SHARE = 32  # which part of a card longer steps may take
+_SHARE = 8  # which part of what is left beside the weights longer steps may take
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Rows:
         )
 
 
-def step_rows(spec: ModelSpec, available: int, *, planes: int) -> int:
-    """How many rows the largest step has where so many bytes may be taken. Each step reads all weights anew
-    and is launched by the host anew, and many rows keep all processors busy; but a small card needs its
-    memory for weights and conversations.
+def step_rows(spec: ModelSpec, room: int, *, planes: int) -> int:
+    """How many rows the largest step has where so many bytes are left beside the weights, or less than none.
+    Each step reads all weights anew and is launched by the host anew, and many rows keep all processors busy;
+    but no layer is to leave the card for that, and conversations need most of what is left.
     """
-    affordable = available // _SHARE // row_bytes(spec, planes=planes)
+    affordable = room // _SHARE // row_bytes(spec, planes=planes)
     return next((rows for rows in STEP_ROWS if rows <= affordable), STEP_ROWS[-1])
 
 
