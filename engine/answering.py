@@ -62,6 +62,10 @@ class Answer:
         self._decode_tokens = 0
         self._reads_again = False  # all that was there: its device failed
 
+    def let_go(self) -> None:
+        """Of the device that draws: the model is being unloaded. Nothing more comes."""
+        self._drawings.close()
+
     def events(self) -> Generator[GenerationEvent, None, None]:
         """Prefilled, one TextDelta for each token, Finished; a prompt that is cancelled gives Finished alone.
         DeviceChanged at most once between them.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from weakref import WeakSet
 
 from engine.answering import Answer, EndRules
 from engine.backend import Backend
@@ -83,6 +84,7 @@ class Engine:
         self._control_ids = frozenset(model.tokenizer.added_tokens.values())
         self._shelf = model.shelf
         slots = model.config.slots
+        self._answers: WeakSet[Answer] = WeakSet()  # those that somebody may still take from
         self._meter = Meter(most_slots=slots, most_pages=slots * pages_for(model.config.context))
 
     @classmethod
@@ -237,6 +239,8 @@ class Engine:
         that.
         """
         if self._backend is not None:
+            for answer in list(self._answers):
+                answer.let_go()
             self._states.close()
             self._backend.close()
             self._backend = None
@@ -270,6 +274,7 @@ class Engine:
                 sampler=sampler,
                 cancel=cancel,
             )
+            self._answers.add(answer)
             for notice in moves:
                 yield DeviceChanged(notice)
             with closing(answer.events()) as events:

@@ -16,6 +16,7 @@ from engine.bench.plan import Plan
 from engine.bench.traffic import Traffic
 from engine.kv_geometry import KvGeometry, pages_for
 from engine.metrics import Work
+from engine.wording import format_tokens
 
 _FIRST_TOKENS = 16  # of the prompt whose first token is waited for
 _LONGEST_FILLING = 60.0  # seconds, for reading random tokens so that a cache is full of them
@@ -121,7 +122,7 @@ class Measurements:
 
     def _decode_at(self, depth: int, conversation: Conversation) -> DecodeFigure:
         tokens = self._plan.tokens
-        self._say(f"{tokens:,} tokens at depth {depth:,}")
+        self._say(f"{format_tokens(tokens)} at depth {depth:,}")
         filled_by = self.fill(conversation, depth)
         conversation.reserve(depth + tokens)
         [token] = conversation.random_ids(1)
@@ -186,7 +187,7 @@ class Measurements:
     def reused(self) -> dict[str, Any]:
         """The first token of a turn of some new tokens behind many that are cached."""
         plan = self._plan
-        self._say(f"{plan.turn:,} new tokens behind {plan.reused:,}")
+        self._say(f"a turn of {format_tokens(plan.turn)} behind {plan.reused:,}")
         with closing(self.conversation()) as conversation:
             filled_by = self.fill(conversation, plan.reused)
             ids = conversation.random_ids(plan.turn)

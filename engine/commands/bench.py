@@ -22,6 +22,7 @@ from engine.commands.options import (
 )
 from engine.errors import Cancelled, SettingError
 from engine.progress import LoadProgress, LoadStage
+from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from engine.bench.run import Figures
@@ -129,11 +130,11 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"{found['first_token']['warm_milliseconds']:,.1f} ms",
     ]
     lines += [
-        f"prompt of {each['tokens']:,} at depth {each['depth']:,}: {each['tokens_per_second']:,.0f} tokens/s"
+        f"prompt of {each['tokens']:,} at depth {each['depth']:,}: {each['tokens_per_second']:,.0f} tok/s"
         for each in found["prefill"]
     ]
     lines += [
-        f"decode at depth {each['depth']:,}: {each['tokens_per_second']:,.1f} tokens/s, "
+        f"decode at depth {each['depth']:,}: {each['tokens_per_second']:,.1f} tok/s, "
         f"{each['milliseconds_per_token']:.3f} ms{_share(each['roofline_fraction'])}"
         for each in found["decode"]
     ]
@@ -147,7 +148,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if "reused" in found:
         each = found["reused"]
         lines.append(
-            f"{each['turn']:,} new tokens behind {each['tokens']:,}: first token "
+            f"a turn of {format_tokens(each['turn'])} behind {each['tokens']:,}: first token after "
             f"{each['first_token_milliseconds']:,.1f} ms"
         )
     for each in found.get("phases", ()):

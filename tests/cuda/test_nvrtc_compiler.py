@@ -53,6 +53,7 @@ def test_what_a_block_stores_in_fours_lies_where_fours_may() -> None:
     ptx = NvrtcCompiler().compile(kernel_sources(), "attention.cu", card=card(99, 0)).decode()
     assert "st.shared.v4.f32" in ptx
     assert set(re.findall(r"\.shared \.align (\d+) \.b8 \w*attend\w*sums\[", ptx)) == {"16"}
+    ptx = NvrtcCompiler().compile(kernel_sources(), "router.cu", card=card(99, 0)).decode()
     assert set(re.findall(r"\.shared \.align (\d+) \.b8 dynamic_shared_bytes\[", ptx)) == {"16"}
 
 

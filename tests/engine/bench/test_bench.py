@@ -100,7 +100,7 @@ def test_a_person_can_read_it(bench: Bench, config_file: Callable[..., Path]) ->
     assert code == 0
     lines = out.splitlines()
     assert lines[0].startswith("llama: q8 weights, float activations, int8 cache")
-    for beginning in ("decode at depth 30: ", "2 conversations by turns: ", "5 new tokens behind 40: "):
+    for beginning in ("decode at depth 30: ", "2 conversations by turns: ", "a turn of 5 tokens behind 40: "):
         assert any(line.startswith(beginning) for line in lines)
 
 
