@@ -18,7 +18,6 @@ import torch
 from engine.backend import Cache, PagePool, Sequence
 from engine.config import Activations
 from engine.cpu.model import ModelWeights
-from engine.cuda.cache import CudaCache
 from engine.cuda.card_drawing import CardDrawing
 from engine.cuda.chunks import ChunkStore
 from engine.cuda.counted_driver import CountedDriver
@@ -27,7 +26,7 @@ from engine.cuda.driver import CardDriver, CardFaultError, KernelCompiler
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import LayerRunner
 from engine.cuda.memory import CardMemory, Use
-from engine.cuda.page_pool import CHUNK_BYTES, CudaPagePool
+from engine.cuda.page_pool import CudaPagePool, cache_bytes
 from engine.cuda.products import PLANES
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
@@ -41,6 +40,7 @@ from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.metrics import CardSpace, MemoryUse, Work
 from engine.models.spec import ModelSpec, MoeSpec
 from engine.notices import Notice
+from engine.paged_cache import PagedCache
 from engine.progress import ProgressCallback, no_progress
 from engine.weights.sizes import MatrixCounts, weights_in_words
 
@@ -279,9 +279,9 @@ class CudaBackend:
             return False
         return True
 
-    def new_cache(self, kv_format: KvFormat = "native") -> CudaCache:
+    def new_cache(self, kv_format: KvFormat = "native") -> PagedCache:
         geometry = KvGeometry.of(self.spec, kv_format)
-        return CudaCache(self.new_pool(geometry, pages_for(self._context)))
+        return PagedCache(self.new_pool(geometry, pages_for(self._context)))
 
     def forward(
         self,
@@ -291,7 +291,7 @@ class CudaBackend:
         all_logits: bool = False,
         cancel: threading.Event | None = None,
     ) -> torch.Tensor:
-        assert isinstance(cache, CudaCache)
+        assert isinstance(cache, PagedCache)
         cache.reserve(cache.length + len(ids))
         return self.prefill(ids, cache.sequence, cache.pool, all_logits=all_logits, cancel=cancel)
 
@@ -361,9 +361,9 @@ class CudaBackend:
             self._plans.forget_recordings()
 
     def _rest(self, kv: KvFormat) -> Rest:
-        page_bytes = KvGeometry.of(self.spec, kv).page_bytes
+        geometry = KvGeometry.of(self.spec, kv)
         return Rest(
             other=self._tables.bytes_to_come,
-            short_cache=CHUNK_BYTES + page_bytes * pages_for(min(self._context, SHORT_TOKENS)),
-            cache=CHUNK_BYTES + page_bytes * pages_for(self._context),
+            short_cache=cache_bytes(geometry, pages_for(min(self._context, SHORT_TOKENS))),
+            cache=cache_bytes(geometry, pages_for(self._context)),
         )

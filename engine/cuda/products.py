@@ -119,7 +119,7 @@ class ProductRunner:
         width = part.rows // 2
         if not self._has_gates(linear):
             return False
-        if self._are_few(linear, rows, slots=_GATED_SLOTS):
+        if rows == 1 and self._are_few(linear, rows, slots=_GATED_SLOTS):  # sums of more take much memory
             self._few(part, x, _NO_TARGET, rows, gated=gated)
             return True
         target = _Target(self._space.gate_up, width, NOWHERE, False)

@@ -18,7 +18,7 @@ from engine.cuda.availability import NoCard
 from engine.cuda.backend import CudaBackend
 from engine.cuda.driver import CardFaultError, Recording
 from engine.cuda.embedding import CardEmbedding
-from engine.cuda.page_pool import CHUNK_BYTES
+from engine.cuda.page_pool import cache_bytes
 from engine.engine import Engine
 from engine.errors import Cancelled, ModelFileError, SettingError
 from engine.generation import Finished, GenerationRequest, SamplingParams
@@ -192,8 +192,7 @@ def test_a_model_larger_than_the_budget_runs_a_few_layers_at_a_time_and_says_so(
     ids = list(range(5, 60))
     whole = load(weights="q8")
     held = whole.metrics().memory
-    page_bytes = KvGeometry.of(open_model(MODEL).spec, "int8").page_bytes
-    short = CHUNK_BYTES + pages_for(512) * page_bytes
+    short = cache_bytes(KvGeometry.of(open_model(MODEL).spec, "int8"), pages_for(512))
     assert isinstance(whole._backend, CudaBackend)
     embedding = whole._backend._weights.embedding
     assert isinstance(embedding, CardEmbedding)
