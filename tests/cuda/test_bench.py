@@ -132,7 +132,7 @@ def test_a_person_can_read_the_phases(bench: Bench, config_file: Callable[..., P
     code, out, _ = bench(config_file("llama"), "--random-weights", *QUICK, "--phases", "--reused", 40)
     assert code == 0
     assert "phases at depth 20: " in out
-    assert "32 new tokens behind 40: first token" in out
+    assert "a turn of 32 tokens behind 40: first token" in out
 
 
 def test_a_card_that_others_have_taken_is_told_in_a_sentence(

@@ -16,7 +16,7 @@
 static const int FEW_THREADS = 512;  // such that blocks of two launches fit on a processor: the next one's can wait there
 static const int FEW_WARPS = FEW_THREADS / WARP;
 static const int FEW_TOKENS = 4;
-static const int FEW_ROUNDS = 2;     // for which there is room until all warps have to meet
+static const int FEW_ROUNDS = 2;     // whose sums there is room for: so far some warps may be ahead of others
 static const int MOST_TAKEN = 64;    // experts
 
 // Where rows come from. Either they are in 8 bits already, or they are numbers, with a norm or without.
