@@ -63,5 +63,11 @@ _V3 = (
     "ALTER TABLE messages ADD COLUMN writer TEXT",  # see app/writers.py; NULL once the answer has ended
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3)
+# What is chosen for one conversation, and the files that came with a message.
+_V4 = (
+    "ALTER TABLE conversations ADD COLUMN settings TEXT",  # JSON of ChatSettings; NULL: nothing is chosen
+    "ALTER TABLE messages ADD COLUMN attachments TEXT",  # JSON list of Attachment; NULL: none
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3, _V4)
 SCHEMA_VERSION = len(MIGRATIONS)
