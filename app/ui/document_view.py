@@ -7,11 +7,11 @@ the whole chat anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import ceil
 from typing import Any
 
-from PySide6.QtCore import QEvent, QMimeData, Qt, QUrl
+from PySide6.QtCore import QEvent, QMimeData, Qt, QUrl, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
@@ -19,11 +19,25 @@ from PySide6.QtGui import (
     QFontDatabase,
     QPalette,
     QShowEvent,
+    QTextBlock,
+    QTextCharFormat,
     QTextCursor,
+    QTextDocument,
+    QTextFragment,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QFrame, QTextBrowser, QWidget
 
+from app.ui.formula_object import (
+    OBJECT,
+    draw_formulas,
+    fitted,
+    insert_formula,
+    is_formula,
+    key_of,
+    written_as,
+)
+from app.ui.formulas import FormulaKey, formula_store
 from app.ui.theme import current_theme, scaled_font
 
 SCALE_READING = 1.06  # a little larger than the interface: this is what is read for long
@@ -47,8 +61,8 @@ def code_font(scale: float = 0.97) -> QFont:
 
 
 # What would begin a new block or frame in a QTextDocument.
-_ONE_BLOCK = {0x0A: "\u2028", 0x0D: "\u2028", 0x2029: "\u2028", 0xFDD0: None, 0xFDD1: None}
-_SAME_FRAME = {0xFDD0: None, 0xFDD1: None}
+_SAME_FRAME = {0xFDD0: None, 0xFDD1: None, 0xFFFC: "\ufffd"}  # the last stands for what is drawn
+_ONE_BLOCK = _SAME_FRAME | {0x0A: "\u2028", 0x0D: "\u2028", 0x2029: "\u2028"}
 
 
 def one_block(text: str) -> str:
@@ -62,7 +76,12 @@ def same_frame(text: str) -> str:
 
 
 class DocumentView(QTextBrowser):
-    """Base of prose, code and tables. `anchorClicked` tells of links; it opens none."""
+    """Base of prose, code and tables. `anchorClicked` tells of links; it opens none.
+
+    Signals: reflowed() when its height may have changed by itself: a formula has become known.
+    """
+
+    reflowed = Signal()
 
     def __init__(self, parent: QWidget | None = None, *, wraps: bool = True) -> None:
         super().__init__(parent)
@@ -81,6 +100,7 @@ class DocumentView(QTextBrowser):
         self.viewport().setAutoFillBackground(False)
         self._changes: QTextCursor | None = None
         self._never_shown = True
+        self._draws_formulas = False
         self.copied_text: Callable[[], str] = self.selected_text  # what Copy takes
         self.apply_theme()
 
@@ -113,6 +133,52 @@ class DocumentView(QTextBrowser):
         assert self._changes is not None, "begin_changes comes first"
         self._changes.endEditBlock()
         self._changes = None
+
+    def insert_formula(
+        self,
+        cursor: QTextCursor,
+        key: FormulaKey,
+        *,
+        written: str,
+        around: QTextCharFormat,
+        source: QTextCharFormat,
+    ) -> None:
+        """Writes a formula into text of the format `around`; in the format `source` as it was written, if it
+        can't be read. One that isn't known yet is drawn when it is.
+        """
+        store = formula_store()
+        if store.is_known(key) and store.drawing(key) is None:
+            cursor.insertText(one_block(written), source)
+            return
+        if not self._draws_formulas:
+            self._draws_formulas = True
+            draw_formulas(self.document())
+        insert_formula(cursor, one_block(written), key, around)
+        if not store.is_known(key):
+            store.want(key, self._on_formula_known)
+
+    def source_format(self, around: QTextCharFormat) -> QTextCharFormat:
+        """How a formula is written that can't be read."""
+        return QTextCharFormat(around)
+
+    def _on_formula_known(self, key: FormulaKey) -> None:
+        cursor = QTextCursor(self.document())
+        cursor.beginEditBlock()
+        for position in reversed(_places_of(self.document(), key)):
+            cursor.setPosition(position)
+            cursor.setPosition(position + 1, QTextCursor.MoveMode.KeepAnchor)
+            char_format = cursor.charFormat()
+            if formula_store().drawing(key) is not None:
+                cursor.setCharFormat(fitted(char_format, self.document()))
+            else:
+                before = self.document().characterCount()
+                cursor.insertText(written_as(char_format), self.source_format(char_format))
+                self._on_replaced(position, self.document().characterCount() - before)
+        cursor.endEditBlock()
+        self.reflowed.emit()
+
+    def _on_replaced(self, position: int, grown: int) -> None:
+        """The text has `grown` by so many characters at a position. For children that know places in it."""
 
     def clear_selection(self) -> None:
         cursor = self.textCursor()
@@ -159,6 +225,40 @@ class DocumentView(QTextBrowser):
             self.document().setDefaultFont(self.font())
 
 
+def _places_of(document: QTextDocument, key: FormulaKey) -> list[int]:
+    """Where a formula stands in a document."""
+    return [
+        position
+        for position, char_format in _formulas(document, 0, document.characterCount())
+        if key_of(char_format) == key
+    ]
+
+
+def _formulas(document: QTextDocument, start: int, end: int) -> Iterator[tuple[int, QTextCharFormat]]:
+    """The formulas between two places, and the format of each."""
+    block = document.findBlock(start)
+    while block.isValid() and block.position() < end:
+        if OBJECT in block.text():
+            for fragment in _fragments(block):
+                if is_formula(fragment.charFormat()):
+                    places = range(fragment.position(), fragment.position() + fragment.length())
+                    yield from ((at, fragment.charFormat()) for at in places if start <= at < end)
+        block = block.next()
+
+
+def _fragments(block: QTextBlock) -> Iterator[QTextFragment]:
+    iterator = block.begin()
+    while not iterator.atEnd():
+        yield iterator.fragment()
+        iterator += 1
+
+
 def plain_selection(cursor: QTextCursor) -> str:
-    """What is selected, with the line ends that people expect."""
-    return cursor.selectedText().replace("\u2029", "\n").replace("\u2028", "\n").replace("\u00a0", " ")
+    """What is selected, with the line ends that people expect, and formulas as they were written."""
+    text = cursor.selectedText()
+    if OBJECT in text:
+        written = _formulas(cursor.document(), cursor.selectionStart(), cursor.selectionEnd())
+        sources = iter([written_as(char_format) for _, char_format in written])
+        # A text can't hold the character itself: `one_block` and `same_frame` let none through.
+        text = "".join(next(sources, "") if char == OBJECT else char for char in text)
+    return text.replace("\u2029", "\n").replace("\u2028", "\n").replace("\u00a0", " ")

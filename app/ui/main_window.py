@@ -23,6 +23,7 @@ from app.ui.chat_presenter import ChatPresenter
 from app.ui.conversation_list import ConversationList
 from app.ui.conversation_model import shown_title
 from app.ui.drop_target import DropTarget
+from app.ui.formulas import end_formulas
 from app.ui.header import Header
 from app.ui.icons import app_icon
 from app.ui.kept_states_dialog import KeptStatesDialog
@@ -359,6 +360,7 @@ class MainWindow(QMainWindow):
             self.conversations.set_answering(None)
             self.closed_cleanly = self.controller.shutdown()
             self.closed_cleanly = self.models.shutdown() and self.closed_cleanly
+            self.closed_cleanly = end_formulas() and self.closed_cleanly
         super().closeEvent(event)
 
 

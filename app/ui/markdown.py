@@ -7,7 +7,8 @@ such text, is never used.
 
 Two things differ from a web page on purpose. A single line break is shown, because models write verse
 and addresses so. Link reference definitions stay the text they are: resolving them would change blocks
-that a reader has already seen.
+that a reader has already seen. Formulas are leaves or spans of their own (see markdown_math); what they
+look like is not known here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from app.ui.markdown_math import read_formulas
 from app.ui.markdown_tables import show_all_cells
 
 BULLET = "•"
@@ -44,7 +46,11 @@ _TASK = re.compile(r"\[([ xX])\](?=\s)\s?")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of text in one style. `href` is empty unless the address may be opened (http, https)."""
+    """A run of text in one style. `href` is empty unless the address may be opened (http, https).
+
+    A formula has its LaTeX in `tex`, and in `text` what was written, marks included; `display` is one that
+    was meant for a line of its own.
+    """
 
     text: str
     bold: bool = False
@@ -52,6 +58,8 @@ class Span:
     strike: bool = False
     code: bool = False
     href: str = ""
+    tex: str = ""
+    display: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,22 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula on lines of its own. `text` is what was written, marks included; one that is not `closed` is
+    still being written.
+    """
+
+    place: Place
+    tex: str
+    text: str
+    closed: bool = True
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return (Span(self.text, tex=self.tex if self.closed else "", display=True),)
+
+
+@dataclass(frozen=True, slots=True)
 class TableRow:
     """One row; `header` begins a table. `aligns` holds "left", "center", "right" or "" for each cell."""
 
@@ -105,7 +129,7 @@ class TableRow:
     cells: tuple[tuple[Span, ...], ...]
 
 
-Leaf = Paragraph | Heading | Rule | Code | TableRow
+Leaf = Paragraph | Heading | Rule | Code | Formula | TableRow
 
 
 @dataclass(slots=True)
@@ -148,10 +172,11 @@ class _Walk:
     numbers: Mapping[int, int] = field(default_factory=dict)
 
 
-def _parser(nesting: int) -> MarkdownIt:
+def _parser(nesting: int, *, growing: bool = False) -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": nesting})
     parser.enable(["table", "strikethrough"])
     show_all_cells(parser)
+    read_formulas(parser, growing=growing)
     parser.disable(["reference", "html_block", "html_inline"])
     # A link is never hidden for its address: what can't be opened is shown beside the text.
     parser.validateLink = lambda _: True  # type: ignore[method-assign]
@@ -160,6 +185,8 @@ def _parser(nesting: int) -> MarkdownIt:
 
 _BLOCKS = _parser(_BLOCK_NESTING)
 _BLOCKS.disable("inline")
+_GROWING_BLOCKS = _parser(_BLOCK_NESTING, growing=True)
+_GROWING_BLOCKS.disable("inline")
 _INLINE = _parser(_INLINE_NESTING)
 
 
@@ -170,13 +197,15 @@ def parse(text: str) -> list[Leaf]:
     return [placed.leaf for placed in parse_placed(text)]
 
 
-def parse_placed(text: str, numbers: Mapping[int, int] | None = None) -> list[PlacedLeaf]:
+def parse_placed(
+    text: str, numbers: Mapping[int, int] | None = None, *, growing: bool = False
+) -> list[PlacedLeaf]:
     """As `parse`, with the lines and containers each leaf came from.
 
     `numbers` gives the number of the list item that starts at a line, where the text before it is not at
-    hand.
+    hand. With `growing` more may follow: a formula that has no end yet is a leaf that is not closed.
     """
-    tokens = _BLOCKS.parse(_TOO_DEEP.sub(rf"\1{GUARD}", text))
+    tokens = (_GROWING_BLOCKS if growing else _BLOCKS).parse(_TOO_DEEP.sub(rf"\1{GUARD}", text))
     walk = _Walk(numbers=numbers or {})
     for index, token in enumerate(tokens):
         _visit(walk, tokens, index, token)
@@ -224,6 +253,9 @@ def _visit(walk: _Walk, tokens: list[Token], index: int, token: Token) -> None:
             content += "\n"
         code = Code(_place(walk), language, content)
         _add(walk, code, *_lines(token), fence=token.markup)
+    elif kind == "math_block":
+        tex, written = token.content.replace(GUARD, ""), token.info.replace(GUARD, "").rstrip("\n")
+        _add(walk, Formula(_place(walk), tex, written, token.meta["closed"]), *_lines(token))
     elif kind == "tr_open":
         _add_row(walk, tokens, index)
 
@@ -281,9 +313,10 @@ def _line(token: Token) -> int:
     return _lines(token)[0]
 
 
-# bold, italic, strike, code, href: the fields of a Span after its text. Tuples, since a paragraph that
-# grows is read again with every delta.
-_Style = tuple[bool, bool, bool, bool, str]
+# bold, italic, strike, code, href, and tex and display where it is a formula: the fields of a Span after its
+# text. Tuples, since a paragraph that grows is read again with every delta.
+_Style = tuple[bool, bool, bool, bool, str] | tuple[bool, bool, bool, bool, str, str, bool]
+_PLAIN_FIELDS = 5
 
 
 def _spans(inline: Token) -> tuple[Span, ...]:
@@ -293,7 +326,7 @@ def _spans(inline: Token) -> tuple[Span, ...]:
     for text, style in _raw_runs(children or ()):
         if not text:
             continue
-        if runs and runs[-1][1] == style:
+        if runs and runs[-1][1] == style and len(style) == _PLAIN_FIELDS:
             runs[-1][0].append(text)
         else:
             runs.append(([text], style))
@@ -316,6 +349,12 @@ def _raw_runs(children: Sequence[Token]) -> Iterator[tuple[str, _Style]]:
                 yield from _with_bare_urls(text, bold=bold, italic=italic, strike=strike)
             else:
                 yield text, (bold, italic, strike, kind == "code_inline", href)
+        elif kind == "math_inline":
+            written = token.meta["written"]
+            if address:
+                label.append(written)
+            display = token.markup in ("$$", "\\[")
+            yield written, (bold, italic, strike, False, href, token.content, display)
         elif kind == "image":
             source = str(token.attrGet("src") or "")
             description, target = _image(token.content, source, href=href)

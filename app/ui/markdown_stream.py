@@ -9,6 +9,8 @@ Settled leaves depend on the text alone, never on how it was cut into deltas: pu
 character by character give the same. Two bounds keep the cost in check for any text: a leaf of more than
 MAX_PARSED characters or MAX_PARSED_LINES lines is cut there (code is not), and beyond MAX_CONTEXT open
 list items the innermost are forgotten.
+
+A formula in a block that has no end yet is not decided: it may be one, or a few lines of text.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from app.ui.markdown import (
     MAX_PARSED_LINES,
     Code,
     Container,
+    Formula,
     Leaf,
     Place,
     PlacedLeaf,
@@ -113,7 +116,7 @@ class MarkdownStream:
             return (self._code(self._fence.strip(line), last=False),)
         start = self._tail.rfind("\n") + 1
         shown = self._tail[:start] if _UNDECIDED.match(self._tail, start) else self._tail
-        return tuple(placed.leaf for placed in self._parse(shown))
+        return tuple(placed.leaf for placed in self._parse(shown, growing=True))
 
     def finish(self) -> tuple[Leaf, ...]:
         """The leaves that the end of the text settles."""
@@ -152,13 +155,17 @@ class MarkdownStream:
         """Settles what whole lines, the first `complete` characters of the tail, allow."""
         text = self._tail[:complete]
         lines = (self._context.text + text).split("\n")[:-1]
-        placed = self._parse(text)
+        placed = self._parse(text, growing=True)
+        if forced and len(placed) == 1 and _is_open_formula(placed[0]):
+            placed = self._parse(text)
         if placed and _is_open_fence(placed[-1], lines, forced=forced):
             yield from (item.leaf for item in placed[:-1])
             yield from self._open_fence(placed[-1], lines)
             self._tail = self._tail[complete:]
             return
-        for index in range(len(placed) - 1, 0, -1):
+        # Should it turn out to be none, its lines may belong to the leaf before it.
+        num_decided = len(placed) - (bool(placed) and _is_open_formula(placed[-1]))
+        for index in range(num_decided - 1, 0, -1):
             if _can_begin_a_tail(placed[index], lines):
                 yield from (item.leaf for item in placed[:index])
                 first = placed[index].line - self._context.text.count("\n")
@@ -181,8 +188,8 @@ class MarkdownStream:
         self._context = _Context()
         self._tail = self._tail[cut:]
 
-    def _parse(self, text: str) -> list[PlacedLeaf]:
-        placed = parse_placed(self._context.text + text, self._context.numbers)
+    def _parse(self, text: str, *, growing: bool = False) -> list[PlacedLeaf]:
+        placed = parse_placed(self._context.text + text, self._context.numbers, growing=growing)
         return placed[self._context.leaves :]
 
     def _open_fence(self, placed: PlacedLeaf, lines: Sequence[str]) -> Iterator[Leaf]:
@@ -344,6 +351,10 @@ def _is_open_fence(placed: PlacedLeaf, lines: Sequence[str], *, forced: bool) ->
         return False
     # A closing line is one line more than the opener and the code.
     return placed.end - placed.source_line == 1 + code.text.count("\n")
+
+
+def _is_open_formula(placed: PlacedLeaf) -> bool:
+    return isinstance(placed.leaf, Formula) and not placed.leaf.closed
 
 
 def _indent(line: str) -> int:

@@ -193,11 +193,17 @@ class MessageBody(QWidget):
             piece = ProseView(self, muted=self._muted)
         for document in piece.documents if isinstance(piece, CodeView) else (piece,):
             document.anchorClicked.connect(self.link_activated)
+            document.reflowed.connect(lambda: self._on_reflowed(piece))
             self.document_added.emit(document)
         self._pieces.append(piece)
         self._begin_changes(piece)
         piece.show()
         return piece
+
+    def _on_reflowed(self, piece: Piece) -> None:
+        if piece in self._pieces:
+            del self._heights[self._pieces.index(piece) :]
+            self.height_changed.emit()
 
     def _begin_changes(self, piece: Piece) -> None:
         piece.begin_changes()

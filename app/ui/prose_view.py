@@ -23,12 +23,20 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from app.ui.document_view import LINE_HEIGHT_PERCENT, DocumentView, code_font, one_block, reading_font
-from app.ui.markdown import Heading, Paragraph, Place, Rule, Span
+from app.ui.document_view import (
+    LINE_HEIGHT_PERCENT,
+    DocumentView,
+    code_font,
+    one_block,
+    plain_selection,
+    reading_font,
+)
+from app.ui.formulas import FormulaKey
+from app.ui.markdown import Formula, Heading, Paragraph, Place, Rule, Span
 from app.ui.theme import SPACE_S, current_theme, mixed
 from app.ui.tooltips import plain_tooltip
 
-Prose = Paragraph | Heading | Rule
+Prose = Paragraph | Heading | Formula | Rule
 
 MAX_CHARACTERS = 16_000  # a longer run of prose goes on in the next view, so that no layout takes long
 MAX_SHOWN_DEPTH = 8
@@ -71,10 +79,19 @@ class ProseInk:
         return cls(plain, code, link)
 
 
-def insert_spans(cursor: QTextCursor, spans: Sequence[Span], base: QTextCharFormat, ink: ProseInk) -> None:
-    """Writes spans into the cursor's block, each in the format that its style makes of `base`."""
+def insert_spans(
+    view: DocumentView, cursor: QTextCursor, spans: Sequence[Span], base: QTextCharFormat, ink: ProseInk
+) -> None:
+    """Writes spans into the cursor's block of a view, each in the format that its style makes of `base`."""
     for span in spans:
-        cursor.insertText(one_block(span.text), _span_format(span, base, ink))
+        char_format = _span_format(span, base, ink)
+        if span.tex:
+            source = QTextCharFormat(char_format)
+            source.merge(ink.code)
+            key = FormulaKey(span.tex, span.display)
+            view.insert_formula(cursor, key, written=span.text, around=char_format, source=source)
+        else:
+            cursor.insertText(one_block(span.text), char_format)
 
 
 def _span_format(span: Span, base: QTextCharFormat, ink: ProseInk) -> QTextCharFormat:
@@ -149,7 +166,11 @@ class ProseView(DocumentView):
         block = self.document().findBlock(start)
         while block.isValid() and block.position() < max(end, start + 1):
             offset = max(0, start - block.position())
-            text = block.text()[offset : max(0, end - block.position())].replace("\u2028", "\n")
+            part = QTextCursor(block)
+            part.setPosition(block.position() + offset)
+            stop = min(end, block.position() + block.length() - 1)
+            part.setPosition(max(part.position(), stop), QTextCursor.MoveMode.KeepAnchor)
+            text = plain_selection(part)
             place = self._leaves[block.blockNumber()].place if self._leaves else Place()
             if place.marker and not offset:
                 text = "  " * (place.path.count("l") - 1) + f"{place.marker} {text}"
@@ -178,7 +199,7 @@ class ProseView(DocumentView):
         else:
             cursor.insertBlock(block_format, char_format)
         if not isinstance(leaf, Rule):
-            insert_spans(cursor, leaf.spans, char_format, self._ink)
+            insert_spans(self, cursor, leaf.spans, char_format, self._ink)
 
     def _heading_format(self, level: int) -> QTextCharFormat:
         result = QTextCharFormat(self._ink.plain)
@@ -188,6 +209,15 @@ class ProseView(DocumentView):
         return result
 
     # Qt overrides and what DocumentView asks for
+
+    def source_format(self, around: QTextCharFormat) -> QTextCharFormat:
+        result = QTextCharFormat(self._ink.plain)
+        result.merge(self._ink.code)
+        return result
+
+    def _on_replaced(self, position: int, grown: int) -> None:
+        if position < self._settled_end:
+            self._settled_end += grown
 
     def apply_theme(self) -> None:
         super().apply_theme()
@@ -246,6 +276,10 @@ def _block_format(leaf: Prose, above: Prose | None) -> QTextBlockFormat:
     result = QTextBlockFormat()
     result.setLeftMargin(indent_of(leaf.place.path))
     result.setLineHeight(LINE_HEIGHT_PERCENT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+    if isinstance(leaf, Formula):
+        result.setLineHeight(100, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+        if leaf.closed:
+            result.setAlignment(Qt.AlignmentFlag.AlignHCenter)
     if isinstance(leaf, Heading):
         result.setLineHeight(120, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
         result.setHeadingLevel(leaf.level)

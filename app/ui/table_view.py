@@ -84,7 +84,7 @@ class TableView(DocumentView):
             plain = QTextCharFormat(self._ink.plain)
             if row.header:
                 plain.setFontWeight(QFont.Weight.DemiBold)
-            insert_spans(cursor, spans, plain, self._ink)
+            insert_spans(self, cursor, spans, plain, self._ink)
 
     def _new_table(self, num_columns: int) -> QTextTable:
         table_format = QTextTableFormat()
@@ -98,6 +98,11 @@ class TableView(DocumentView):
         return QTextCursor(self.document()).insertTable(1, num_columns, table_format)
 
     # What DocumentView asks for
+
+    def source_format(self, around: QTextCharFormat) -> QTextCharFormat:
+        result = QTextCharFormat(self._ink.plain)
+        result.merge(self._ink.code)
+        return result
 
     def apply_theme(self) -> None:
         super().apply_theme()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,8 @@ from engine.templates.chat_template import ChatPrompt
 def no_thread_left_behind() -> Iterator[None]:
     """A thread that outlives its test crashes some later one, far from its cause."""
     yield
+    if formulas := sys.modules.get("app.ui.formulas"):
+        assert formulas.end_formulas()
     assert running_threads() == []
 
 

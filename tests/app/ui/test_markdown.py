@@ -18,6 +18,7 @@ from app.ui.markdown import (
     TASK_DONE,
     TASK_OPEN,
     Code,
+    Formula,
     Heading,
     Leaf,
     Paragraph,
@@ -95,6 +96,20 @@ _PIECES = [
         "https://a.b/c",
         "![i](j)",
     ),
+    *(
+        "$",
+        "$$",
+        "$$\n",
+        "\n$$\n",
+        "\\[",
+        "\\]\n",
+        "\\(x^2\\)",
+        "$y$",
+        "\\begin{align}",
+        "\\end{align}\n",
+        "+ c\n",
+        "\n=\n",
+    ),
 ]
 _documents = st.lists(st.sampled_from(_PIECES), max_size=40).map("".join)
 _cuts = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -132,7 +147,7 @@ def words_of(leaves: Sequence[Leaf]) -> str:
     """What a reader sees, without the marks of lists and quotes."""
     lines = []
     for leaf in leaves:
-        if isinstance(leaf, Paragraph | Heading):
+        if isinstance(leaf, Paragraph | Heading | Formula):
             lines.append(plain_text(leaf.spans))
         elif isinstance(leaf, Code):
             lines.append(leaf.text)
