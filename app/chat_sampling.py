@@ -98,7 +98,7 @@ def chosen_sampling(recommended: SamplingParams, choice: SamplingChoice) -> Samp
     return replace(chat_sampling(recommended), **chosen)
 
 
-def other_sampling(recommended: SamplingParams, choice: SamplingChoice = SamplingChoice()) -> SamplingParams:  # noqa: B008  (frozen)
+def other_sampling(recommended: SamplingParams, choice: SamplingChoice = SamplingChoice()) -> SamplingParams:
     """For another version of an answer: a new seed, and never the likeliest token alone, which would write
     the same answer again.
     """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
 from app.answer_stats import AnswerStats
+from app.attachments import Attachment
+from app.chat_settings import ChatSettings
 
 Role = Literal["user", "assistant", "system"]
 
@@ -39,6 +41,7 @@ class Message:
     stats: AnswerStats | None = None
     version: int = 1  # which of its versions it is, and how many there are: a message that was edited or
     versions: int = 1  # answered anew keeps the old ones beside it
+    attachments: tuple[Attachment, ...] = ()  # files that came with it
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Conversation:
 
     summary: ConversationSummary
     messages: tuple[Message, ...] = ()
+    settings: ChatSettings = field(default_factory=ChatSettings)
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,4 @@ class Exchange:
     question: Message
     answer: Message  # WRITING, empty
     history: tuple[Message, ...]  # everything before the answer, the question last
+    settings: ChatSettings = field(default_factory=ChatSettings)

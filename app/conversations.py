@@ -7,7 +7,7 @@ Every method that changes something returns only after the change is on disk.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any
 from uuid import uuid4
 
 from app.answer_stats import AnswerStats
+from app.attachments import Attachment
+from app.chat_settings import ChatSettings
 from app.conversation_database import (
     BUSY_TIMEOUT_MS,
     StoreError,
@@ -92,12 +94,12 @@ class ConversationStore:
     def conversation(self, conversation_id: str) -> Conversation:
         doing = "opening the conversation"
         with self._reading(doing):
-            conversation = Conversation(self._summary(conversation_id), self._messages(conversation_id))
+            conversation = self._conversation(conversation_id)
         if all(message.status is not MessageStatus.ELSEWHERE for message in conversation.messages):
             return conversation
         self._interrupt_abandoned(doing=doing)  # that window may have ended meanwhile
         with self._reading(doing):
-            return Conversation(conversation.summary, self._messages(conversation_id))
+            return replace(conversation, messages=self._messages(conversation_id))
 
     # Conversations
 
@@ -130,31 +132,55 @@ class ConversationStore:
             title = branch_title(original.title, taken={title for (title,) in titles})
             conversation_id = self._insert_conversation(title, original.model_path)
             self._tree.copy_path(message_id, conversation_id)
+            self._connection.execute(
+                "UPDATE conversations SET settings = (SELECT settings FROM conversations WHERE id = ?)"
+                " WHERE id = ?",
+                (original.id, conversation_id),
+            )
             self._touch(conversation_id)
-            return Conversation(self._summary(conversation_id), self._tree.shown(conversation_id))
+            return self._conversation(conversation_id)
 
     def select_version(self, message_id: str, delta: int) -> Conversation:
         """Show another version of a message and what followed it: `delta` further on, as far as there are."""
         with self._changing("showing another version"):
             self._tree.show_version(message_id, delta)
             conversation_id = self._tree.message(message_id).conversation_id
-            return Conversation(self._summary(conversation_id), self._messages(conversation_id))
+            return self._conversation(conversation_id)
+
+    def change_settings(self, conversation_id: str, settings: ChatSettings) -> None:
+        with self._changing("saving what is chosen for the conversation"):
+            self._summary(conversation_id)  # raises when it is gone
+            self._save_settings(conversation_id, settings)
 
     # Messages
 
     def begin_exchange(
-        self, conversation_id: str | None, text: str, *, model_path: Path | None = None
+        self,
+        conversation_id: str | None,
+        text: str,
+        *,
+        model_path: Path | None = None,
+        attachments: Sequence[Attachment] = (),
+        settings: ChatSettings = ChatSettings(),  # noqa: B008  (frozen)
     ) -> Exchange:
         """Save a question and the empty row of its answer in one step; None makes the conversation as
-        well.
+        well, with these settings.
         """
         with self._changing("saving the message"):
             if conversation_id is None:
                 conversation_id = self._insert_conversation("", model_path)
-            question_id = self._append(conversation_id, "user", text, MessageStatus.COMPLETE)
+                self._save_settings(conversation_id, settings)
+            question_id = self._append(conversation_id, "user", text, MessageStatus.COMPLETE, attachments)
             return self._begin_answer(question_id, model_path)
 
-    def begin_edit(self, message_id: str, text: str, *, model_path: Path | None = None) -> Exchange:
+    def begin_edit(
+        self,
+        message_id: str,
+        text: str,
+        *,
+        model_path: Path | None = None,
+        attachments: Sequence[Attachment] = (),
+    ) -> Exchange:
         """As `begin_exchange`, with a new version of a question that was asked before."""
         with self._changing("saving the message"):
             message = self._tree.message(message_id)
@@ -164,6 +190,7 @@ class ConversationStore:
                 storable(text),
                 MessageStatus.COMPLETE,
                 parent_id=self._tree.parent_of(message_id),
+                attachments=attachments,
             )
             return self._begin_answer(question_id, model_path)
 
@@ -259,13 +286,23 @@ class ConversationStore:
         )
         return conversation_id
 
-    def _append(self, conversation_id: str, role: Role, text: str, status: MessageStatus) -> str:
+    def _append(
+        self,
+        conversation_id: str,
+        role: Role,
+        text: str,
+        status: MessageStatus,
+        attachments: Sequence[Attachment] = (),
+    ) -> str:
         """Behind the last message that is shown."""
         self._summary(conversation_id)  # raises when it is gone
         if role == "user":
-            self._name_after_first_question(conversation_id, text)
+            names = "\n".join(attachment.name for attachment in attachments)
+            self._name_after_first_question(conversation_id, f"{text}\n{names}")
         parent_id = self._tree.last_shown(conversation_id)
-        message_id = self._tree.insert(conversation_id, role, storable(text), status, parent_id=parent_id)
+        message_id = self._tree.insert(
+            conversation_id, role, storable(text), status, parent_id=parent_id, attachments=attachments
+        )
         self._touch(conversation_id)
         return message_id
 
@@ -283,7 +320,13 @@ class ConversationStore:
                 "UPDATE conversations SET model_path = ? WHERE id = ?",
                 (storable(str(model_path)), conversation_id),
             )
-        return Exchange(self._summary(conversation_id), question, self._tree.message(answer_id), history)
+        return Exchange(
+            self._summary(conversation_id),
+            question,
+            self._tree.message(answer_id),
+            history,
+            self._settings(conversation_id),
+        )
 
     def _name_after_first_question(self, conversation_id: str, text: str) -> None:
         title = title_from(text)
@@ -312,6 +355,22 @@ class ConversationStore:
                 "Choose another one, or begin a new chat.",
             )
         return _summary(row)
+
+    def _conversation(self, conversation_id: str) -> Conversation:
+        return Conversation(
+            self._summary(conversation_id), self._messages(conversation_id), self._settings(conversation_id)
+        )
+
+    def _settings(self, conversation_id: str) -> ChatSettings:
+        (text,) = self._connection.execute(
+            "SELECT settings FROM conversations WHERE id = ?", (conversation_id,)
+        ).fetchone()
+        return ChatSettings.from_json(text)
+
+    def _save_settings(self, conversation_id: str, settings: ChatSettings) -> None:
+        self._connection.execute(
+            "UPDATE conversations SET settings = ? WHERE id = ?", (settings.as_json(), conversation_id)
+        )
 
     def _messages(self, conversation_id: str) -> tuple[Message, ...]:
         messages = self._tree.shown(conversation_id)

@@ -54,10 +54,7 @@ def decoded(data: bytes, name: str) -> str:
     if data.startswith(_UTF32):
         raise _other_encoding(name)
     try:
-        if data.startswith(_UTF16):
-            text = data.decode("utf-16")
-        else:
-            text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if data.startswith(_UTF16) else "utf-8-sig")
     except UnicodeDecodeError as error:
         is_text = data.startswith(_UTF16) or _looks_like_text(data[:_SAMPLE])
         raise (_other_encoding(name) if is_text else _no_text(name)) from error

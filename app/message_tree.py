@@ -7,10 +7,12 @@ of a message is a sibling, and showing it only moves the pointer of their parent
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 from app.answer_stats import AnswerStats
+from app.attachments import Attachment, attachments_as_json, attachments_from_json
 from app.conversation_database import StoreError
 from app.conversation_records import Message, MessageStatus, Role
 from app.record_times import now_us, time_from
@@ -21,7 +23,8 @@ _SIBLINGS = (
     " AND other.conversation_id = message.conversation_id"
 )
 _COLUMNS = (
-    "message.id, message.conversation_id, role, text, thinking, status, created_us, stats, writer,"
+    "message.id, message.conversation_id, role, text, thinking, status, created_us, stats,"
+    " attachments, writer,"
     f" ({_SIBLINGS} AND other.sequence <= message.sequence), ({_SIBLINGS})"
 )
 _SHOWN_PATH = """
@@ -85,13 +88,21 @@ class MessageTree:
         return row[0] if row else None
 
     def insert(
-        self, conversation_id: str, role: Role, text: str, status: MessageStatus, *, parent_id: str | None
+        self,
+        conversation_id: str,
+        role: Role,
+        text: str,
+        status: MessageStatus,
+        *,
+        parent_id: str | None,
+        attachments: Sequence[Attachment] = (),
     ) -> str:
         """A new last child of `parent_id` (None: a new first message), which is the one that is shown."""
         message_id = uuid4().hex
         self._connection.execute(
-            "INSERT INTO messages (id, conversation_id, role, text, status, created_us, parent_id, writer)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO messages"
+            " (id, conversation_id, role, text, status, created_us, parent_id, writer, attachments)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 message_id,
                 conversation_id,
@@ -101,6 +112,7 @@ class MessageTree:
                 now_us(),
                 parent_id,
                 self._writer if status is MessageStatus.WRITING else None,
+                attachments_as_json(attachments),
             ),
         )
         self._show(message_id, conversation_id, parent_id)
@@ -130,8 +142,10 @@ class MessageTree:
             writing = message.status in (MessageStatus.WRITING, MessageStatus.ELSEWHERE)
             self._connection.execute(
                 "INSERT INTO messages"
-                " (id, conversation_id, role, text, thinking, status, created_us, stats, parent_id)"
-                " SELECT ?, ?, role, text, thinking, ?, created_us, stats, ? FROM messages WHERE id = ?",
+                " (id, conversation_id, role, text, thinking, status, created_us, stats, attachments,"
+                " parent_id)"
+                " SELECT ?, ?, role, text, thinking, ?, created_us, stats, attachments, ?"
+                " FROM messages WHERE id = ?",
                 (
                     copy_id,
                     conversation_id,
@@ -158,7 +172,7 @@ class MessageTree:
 
     def _message(self, row: tuple[Any, ...]) -> Message:
         message_id, conversation_id, role, text, thinking, status_name, created_us, stats = row[:8]
-        writer, version, versions = row[8:]
+        attachments, writer, version, versions = row[8:]
         status = _status(status_name)
         if status is MessageStatus.WRITING and writer != self._writer:
             status = MessageStatus.ELSEWHERE
@@ -173,6 +187,7 @@ class MessageTree:
             stats=AnswerStats.from_json(stats) if stats else None,
             version=version,
             versions=versions,
+            attachments=attachments_from_json(attachments),
         )
 
 
