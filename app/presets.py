@@ -63,17 +63,20 @@ def without(presets: Sequence[Preset], name: str) -> tuple[Preset, ...]:
 
 
 def presets_from(value: Any) -> tuple[Preset, ...]:
-    """From JSON. Raises TypeError or ValueError for what `with_preset` could not have made."""
-    presets: tuple[Preset, ...] = ()
+    """From JSON. One that `with_preset` could not have made is left out, and the others stay. Raises TypeError
+    for what is no list.
+    """
     if not isinstance(value, list):
         raise TypeError
+    presets: tuple[Preset, ...] = ()
     for one in value:
-        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            raise TypeError
-        if not isinstance(one.get("text"), str):
-            raise TypeError
-        one["text"].encode()  # half a surrogate pair raises UnicodeEncodeError (a ValueError)
-        presets = with_preset(presets, one["name"], one["text"])
+        name, text = (one.get("name"), one.get("text")) if isinstance(one, dict) else (None, None)
+        if isinstance(name, str) and isinstance(text, str):
+            try:
+                text.encode()  # half a surrogate pair can't be written again: UnicodeEncodeError, a ValueError
+                presets = with_preset(presets, name, text)
+            except ValueError:
+                continue
     return presets
 
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args
 
+from app.chat_sampling import SamplingChoice
 from app.context_policy import ContextPolicy
 from app.files import free_name, write_whole
+from app.presets import Preset, presets_from
 from engine.config import DeviceChoice
 from engine.notices import Notice
 
 SETTINGS_VERSION = 1
 MAX_RECENT_MODELS = 10
+MAX_REMEMBERED_MODELS = 100  # whose sampling is remembered
 MAX_BYTES = 10**15  # more than any computer has
 _MAX_CONTEXT = 2**31 - 1  # tokens
 _MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
@@ -50,6 +53,11 @@ class Settings:
     live_panel: bool = False  # shown
     state_ram_bytes: int | None = None  # for what is computed of conversations; None: chosen by itself,
     state_disk_bytes: int | None = None  # 0: nothing is kept
+    presets: tuple[Preset, ...] = ()  # by name
+    model_sampling: Mapping[Path, SamplingChoice] = field(default_factory=dict)  # what new chats begin with
+    models_folder: Path | None = None  # where models are looked for first
+    chats_folder: Path | None = None  # where conversations are kept; None: where the system has such things
+    cache_folder: Path | None = None  # prepared weights and kernels; likewise, and from the next start on
     unknown: Mapping[str, Any] = field(default_factory=dict, repr=False)  # keys of other versions
 
 
@@ -63,6 +71,37 @@ def with_recent_model(settings: Settings, model_path: Path) -> tuple[Path, ...]:
     """The recent models with `model_path` in front, each once."""
     others = (path for path in settings.recent_models if path != model_path)
     return (model_path, *others)[:MAX_RECENT_MODELS]
+
+
+def with_model_sampling(
+    settings: Settings, model_path: Path, choice: SamplingChoice
+) -> dict[Path, SamplingChoice]:
+    """What is remembered of models, with this. A choice of nothing is forgotten; beyond the most that are
+    kept, so is the one that was chosen longest ago.
+    """
+    remembered = {path: one for path, one in settings.model_sampling.items() if path != model_path}
+    if choice != SamplingChoice():
+        remembered[model_path] = choice
+    return dict(list(remembered.items())[-MAX_REMEMBERED_MODELS:])
+
+
+def reset(settings: Settings) -> dict[str, Any]:
+    """The fields that a reset changes, with their defaults. What a person has made or where they are stays:
+    presets, the place of the conversations, recent models, the window.
+    """
+    kept = {
+        "window_geometry_base64",
+        "splitter_state_base64",
+        "recent_models",
+        "last_model",
+        "last_conversation_id",
+        "presets",
+        "chats_folder",
+        "unknown",
+    }
+    defaults = Settings()
+    names = {one.name for one in fields(Settings)} - kept
+    return {name: getattr(defaults, name) for name in sorted(names)}
 
 
 def load_settings(path: Path) -> LoadedSettings:
@@ -105,7 +144,7 @@ def save_settings(path: Path, settings: Settings) -> None:
         "window_geometry_base64": settings.window_geometry_base64,
         "splitter_state_base64": settings.splitter_state_base64,
         "recent_models": [str(model) for model in settings.recent_models],
-        "last_model": str(settings.last_model) if settings.last_model else None,
+        "last_model": _written(settings.last_model),
         "last_conversation_id": settings.last_conversation_id,
         "theme": settings.theme,
         "device": settings.device,
@@ -116,6 +155,11 @@ def save_settings(path: Path, settings: Settings) -> None:
         "live_panel": settings.live_panel,
         "state_ram_bytes": settings.state_ram_bytes,
         "state_disk_bytes": settings.state_disk_bytes,
+        "presets": [{"name": one.name, "text": one.text} for one in settings.presets],
+        "model_sampling": {str(path): one.as_values() for path, one in settings.model_sampling.items()},
+        "models_folder": _written(settings.models_folder),
+        "chats_folder": _written(settings.chats_folder),
+        "cache_folder": _written(settings.cache_folder),
     }
     write_whole(path, json.dumps(values, indent=2) + "\n")
 
@@ -133,6 +177,10 @@ def _read(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     known = {*_READERS, "version"}
     values["unknown"] = {name: value for name, value in data.items() if name not in known}
     return values, bad
+
+
+def _written(path: Path | None) -> str | None:
+    return str(path) if path is not None else None
 
 
 def _text(value: Any) -> str:
@@ -173,6 +221,22 @@ def _paths(value: Any) -> tuple[Path, ...]:
     return tuple(map(_path, value))[:MAX_RECENT_MODELS]
 
 
+def _folder(value: Any) -> Path:
+    path = _path(value)
+    if not path.is_absolute():  # it would be another one with every working directory
+        raise ValueError
+    return path
+
+
+def _samplings(value: Any) -> dict[Path, SamplingChoice]:
+    if not isinstance(value, dict):
+        raise TypeError
+    read = {
+        _path(path): SamplingChoice.from_values(one) for path, one in value.items() if isinstance(one, dict)
+    }
+    return dict(list(read.items())[-MAX_REMEMBERED_MODELS:])
+
+
 def _count(maximum: int, *, least: int = 1) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= maximum:
@@ -197,6 +261,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "live_panel": _flag,
     "state_ram_bytes": _optional(_count(MAX_BYTES, least=0)),
     "state_disk_bytes": _optional(_count(MAX_BYTES, least=0)),
+    "presets": presets_from,
+    "model_sampling": _samplings,
+    "models_folder": _optional(_folder),
+    "chats_folder": _optional(_folder),
+    "cache_folder": _optional(_folder),
 }
 
 

@@ -70,9 +70,15 @@ def test_there_is_a_largest_number_and_replacing_is_always_possible() -> None:
     assert len(with_preset(full, "P007", "other")) == MAX_PRESETS
 
 
-@pytest.mark.parametrize(
-    "value", [None, {}, [1], [{"name": "a"}], [{"name": 1, "text": "b"}], [{"name": "", "text": "b"}]]
-)
-def test_what_is_no_list_of_presets_is_not_taken(value: object) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        presets_from(value)
+def test_one_that_can_not_be_used_takes_no_other_with_it() -> None:
+    bad = [
+        1,
+        {"name": "a"},
+        {"name": 1, "text": "b"},
+        {"name": "", "text": "b"},
+        {"name": "h", "text": "\ud83d"},
+    ]
+    good = [{"name": one.name, "text": one.text} for one in TWO]
+    assert presets_from([good[0], *bad, good[1]]) == TWO
+    with pytest.raises(TypeError):
+        presets_from({"name": "a", "text": "b"})

@@ -13,16 +13,21 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from app.chat_sampling import SamplingChoice
 from app.context_policy import ContextPolicy
 from app.load_marker import LoadMarker
+from app.presets import Preset
 from app.settings import (
     MAX_RECENT_MODELS,
+    MAX_REMEMBERED_MODELS,
     SETTINGS_VERSION,
     Settings,
     Theme,
     load_settings,
+    reset,
     save_changes,
     save_settings,
+    with_model_sampling,
     with_recent_model,
 )
 
@@ -41,6 +46,11 @@ FULL = Settings(
     threads=2,
     state_ram_bytes=0,
     state_disk_bytes=5 * 10**9,
+    presets=(Preset("Poet", "Write in verse."), Preset("诗人", "写诗。")),
+    model_sampling={Path("/models/模型 1"): SamplingChoice(temperature=0.9, top_k=5, stop=("END",))},
+    models_folder=Path("/models"),
+    chats_folder=Path("/home/me/chats"),
+    cache_folder=Path("/scratch/kestrel"),
     unknown={"from_the_future": {"a": [1, None]}},
 )
 
@@ -147,6 +157,10 @@ def test_a_mark_that_an_editor_put_in_front_does_no_damage(path: Path) -> None:
         ("threads", 1.5),
         ("threads", 10**9),
         ("context_tokens", 10**30),
+        ("presets", {}),
+        ("model_sampling", []),
+        ("chats_folder", "chats"),
+        ("cache_folder", ""),
     ],
 )
 def test_a_value_that_cannot_be_used_gives_way_to_its_default_alone(
@@ -234,6 +248,28 @@ def test_recent_models_are_newest_first_each_once_and_not_too_many() -> None:
         settings = replace(settings, recent_models=with_recent_model(settings, Path(f"/m/{number}")))
     assert settings.recent_models[:2] == (Path("/m/5"), Path("/m/11"))
     assert len(settings.recent_models) == len(set(settings.recent_models)) == MAX_RECENT_MODELS
+
+
+def test_the_sampling_of_models_is_remembered_until_there_are_too_many() -> None:
+    warm = SamplingChoice(temperature=1.0)
+    settings = Settings()
+    for number in range(MAX_REMEMBERED_MODELS + 1):
+        remembered = with_model_sampling(settings, Path(f"/m/{number}"), warm)
+        settings = replace(settings, model_sampling=remembered)
+    assert len(settings.model_sampling) == MAX_REMEMBERED_MODELS
+    assert Path("/m/0") not in settings.model_sampling
+    assert Path("/m/7") not in with_model_sampling(settings, Path("/m/7"), SamplingChoice())
+
+
+def test_a_reset_leaves_what_a_person_made_and_where_they_are() -> None:
+    after = replace(FULL, **reset(FULL))
+    assert after.presets == FULL.presets
+    assert after.chats_folder == FULL.chats_folder, "or the conversations would be gone from sight"
+    assert after.recent_models == FULL.recent_models
+    assert after.last_conversation_id == FULL.last_conversation_id
+    assert after.unknown == FULL.unknown
+    assert (after.theme, after.device, after.vram_bytes) == (Theme.SYSTEM, "auto", None)
+    assert (after.model_sampling, after.models_folder, after.state_disk_bytes) == ({}, None, None)
 
 
 def test_a_load_marker_names_its_model_until_it_is_removed(tmp_path: Path) -> None:
