@@ -59,6 +59,11 @@ class MessageView(QWidget):
         raise NotImplementedError
 
     @property
+    def pinned(self) -> bool:
+        """Whether it would be missed: it shows something that a view made anew would not."""
+        return False
+
+    @property
     def note(self) -> str:
         """What stands above it."""
         return self._note.words if self._note is not None else ""
@@ -155,6 +160,10 @@ class UserMessageView(MessageView):
     def documents(self) -> tuple[DocumentView, ...]:
         return self._bubble.documents
 
+    @property
+    def pinned(self) -> bool:
+        return self._bubble.changed
+
     def set_marked(self, marked: bool) -> None:
         """It is the one that is being edited."""
         self._bubble.set_marked(marked)
@@ -219,6 +228,11 @@ class AnswerView(MessageView):
     @property
     def footer(self) -> AnswerFooter:
         return self._footer
+
+    @property
+    def pinned(self) -> bool:
+        opened = self._thinking is not None and self._thinking.button.isChecked()
+        return self._writing or opened
 
     @property
     def waiting(self) -> bool:

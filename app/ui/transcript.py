@@ -1,19 +1,20 @@
 """The scrolled column of messages.
 
-Views are made in slices from the newest message upwards, so a long conversation opens at once; where a
-reader is stays where it is while they come. The column follows its end only as long as the reader is
-there.
+Only messages near to what is seen have views; they are made in slices, those that are seen first, and taken
+away when they are far off. So a conversation of any length opens at once and scrolls alike everywhere. Where
+a reader is stays where it is while heights above turn out to be others than was thought. The column follows
+its end only as long as the reader is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 import shiboken6
-from PySide6.QtCore import QSize, Qt, QUrl, Signal
+from PySide6.QtCore import Qt, QUrl, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
@@ -23,6 +24,15 @@ from app.ui.message_actions import MessageAction
 from app.ui.message_view import AnswerView, MessageView, message_view
 from app.ui.sliced_work import SlicedWork
 from app.ui.theme import SPACE_XL, TEXT_COLUMN_WIDTH
+from app.ui.transcript_entries import (
+    NUM_BUILT,
+    NUM_KEPT,
+    NUM_LAST,
+    Entry,
+    estimated_height,
+    nearest,
+    seen_range,
+)
 from app.ui.transcript_selection import TranscriptSelection
 
 if TYPE_CHECKING:
@@ -30,8 +40,6 @@ if TYPE_CHECKING:
 
 _TOP = 28  # pixels above the first message
 _BOTTOM = 20
-_AFTER_QUESTION = 2  # beneath its row of buttons; pixels between a question and its answer
-_AFTER_ANSWER = 32
 _NEAR_BOTTOM = 8  # pixels from the end that still count as being there
 
 
@@ -46,12 +54,12 @@ class Transcript(QScrollArea):
         super().__init__(parent)
         self._work = SlicedWork(self)
         self._disposal = SlicedWork(self)
-        self._unbuilt: list[Message] = []  # oldest first; their views come one after the other
-        self._views: list[MessageView] = []
-        self._unadded: list[Message] = []  # of another branch, oldest first; they come below what there is
+        self._entries: list[Entry] = []  # oldest first
+        self._by_id: dict[str, Entry] = {}
+        self._building = False
         self._busy = False
         self._left_out: tuple[str, int] = ("", 0)  # the first message that the model reads, and how many not
-        self._sizes: dict[MessageView, QSize] = {}  # as arranged; a view that is missing waits for it
+        self._column = (0, 0)  # left and width of what is placed now
         self._rearranging = False
         self._following = True
         self._arranging = False
@@ -70,8 +78,8 @@ class Transcript(QScrollArea):
 
     @property
     def views(self) -> tuple[MessageView, ...]:
-        """From the oldest to the newest; those of a long conversation come one after the other."""
-        return tuple(self._views)
+        """Those that there are, from the oldest to the newest."""
+        return tuple(entry.view for entry in self._entries if entry.view is not None)
 
     @property
     def work(self) -> SlicedWork:
@@ -85,58 +93,59 @@ class Transcript(QScrollArea):
     @property
     def documents(self) -> Iterator[DocumentView]:
         """Every selectable part, in reading order."""
-        return (document for view in self._views for document in view.documents)
+        return (document for view in self.views for document in view.documents)
 
     def show_messages(self, messages: Sequence[Message]) -> None:
         """Takes away what there is and begins to show these, the newest first."""
         self._clear()
         self._set_following(True)
-        if messages:
-            self._unbuilt = list(messages)
-            self._work.start(self._build())
+        for message in messages:
+            self._append(message)
+        self._place()
 
     def show_branch(self, messages: Sequence[Message]) -> None:
         """Shows these in the place of those that there are, whose beginning they share. What both have stays
         where it is, so that a reader who pages finds the buttons under the mouse.
         """
-        if self._unbuilt or self._unadded:  # what there is isn't known from its beginning
-            self.show_messages(messages)
-            return
-        pairs = zip(self._views, messages, strict=False)
-        num_kept = sum(1 for _ in takewhile(lambda pair: pair[0].message_id == pair[1].id, pairs))
-        for view, message in zip(self._views[:num_kept], messages, strict=False):
-            view.set_versions(message)
+        pairs = zip(self._entries, messages, strict=False)
+        num_kept = sum(1 for _ in takewhile(lambda pair: pair[0].message.id == pair[1].id, pairs))
+        for entry, message in zip(self._entries[:num_kept], messages, strict=False):
+            entry.message = replace(message, text=entry.message.text, thinking=entry.message.thinking)
+            if entry.view is not None:
+                entry.view.set_versions(message)
         self._set_following(False)
-        self._dispose(self._views[num_kept:])
-        del self._views[num_kept:]
-        self._unadded = list(messages[num_kept:])
-        if self._unadded:
-            self._add_next()  # at once, or the chat would jump while it is empty there
+        gone = self._entries[num_kept:]
+        del self._entries[num_kept:]
+        for entry in gone:
+            del self._by_id[entry.message.id]
+        self._dispose(gone)
+        for message in messages[num_kept:]:
+            self._append(message)
+        if num_kept < len(messages):
+            self._build_view(self._entries[num_kept])  # at once, or it would be empty where the mouse is
         self._place()
-        if self._unadded:
-            self._work.start(self._build_branch())
 
     def add(self, message: Message) -> MessageView:
         """Shows one more message at the end and goes there."""
-        while self._unadded:
-            self._add_next()
-        view = self._make(message)
-        self._views.append(view)
+        entry = self._append(message)
+        view = self._build_view(entry)
         self._set_following(True)
         self._place()
         return view
 
     def begin_answer(self, message: Message) -> None:
         """The turn of an answer that waited has come; nothing if it isn't among what is shown."""
-        view = self.view(message.id)
-        if isinstance(view, AnswerView):
-            view.begin(message)
-        self._replace_unbuilt(message)
+        entry = self._by_id.get(message.id)
+        if entry is None:
+            return
+        entry.message = message
+        if isinstance(entry.view, AnswerView):
+            entry.view.begin(message)
 
     def set_busy(self, busy: bool) -> None:
         """An answer is being written: messages can't be edited or answered anew."""
         self._busy = busy
-        for view in self._views:
+        for view in self.views:
             view.set_busy(busy)
 
     def set_left_out(self, first_read_id: str, count: int) -> None:
@@ -150,35 +159,36 @@ class Transcript(QScrollArea):
 
     def extend_answer(self, message_id: str, delta: AnswerDelta) -> None:
         """More of an answer that grows; nothing if it isn't in this conversation."""
-        view = self.view(message_id)
-        if isinstance(view, AnswerView):
-            view.extend(delta)
-        for waiting in (self._unbuilt, self._unadded):
-            for place, message in enumerate(waiting):
-                if message.id == message_id:
-                    waiting[place] = replace(
-                        message, text=message.text + delta.text, thinking=message.thinking + delta.thinking
-                    )
+        entry = self._by_id.get(message_id)
+        if entry is None:
+            return
+        if isinstance(entry.view, AnswerView):
+            entry.view.extend(delta)
+        else:
+            message = entry.message
+            entry.message = replace(
+                message, text=message.text + delta.text, thinking=message.thinking + delta.thinking
+            )
 
     def finish_answer(self, message: Message) -> None:
         """How an answer ended."""
-        view = self.view(message.id)
-        if isinstance(view, AnswerView):
-            view.finish(message)
-        self._replace_unbuilt(message)
-
-    def _replace_unbuilt(self, message: Message) -> None:
-        for waiting in (self._unbuilt, self._unadded):
-            waiting[:] = [message if one.id == message.id else one for one in waiting]
+        entry = self._by_id.get(message.id)
+        if entry is None:
+            return
+        entry.message = message
+        if isinstance(entry.view, AnswerView):
+            entry.view.finish(message)
 
     @property
     def focused_view(self) -> MessageView | None:
         """The message that has the keyboard focus somewhere in it."""
         focus = QApplication.focusWidget()
-        return next((view for view in self._views if focus is not None and view.isAncestorOf(focus)), None)
+        return next((view for view in self.views if focus is not None and view.isAncestorOf(focus)), None)
 
     def view(self, message_id: str) -> MessageView | None:
-        return next((view for view in reversed(self._views) if view.message_id == message_id), None)
+        """None for a message that isn't here, or that is too far off to have a view."""
+        entry = self._by_id.get(message_id)
+        return entry.view if entry is not None else None
 
     def jump_to_end(self) -> None:
         self._set_following(True)
@@ -193,43 +203,85 @@ class Transcript(QScrollArea):
 
     def _clear(self) -> None:
         self._work.cancel_all()
-        self._rearranging = False
+        self._rearranging = self._building = False
         self._selection.forget()
-        self._unbuilt = []
-        self._unadded = []
         self._left_out = ("", 0)
-        old, self._views, self._sizes = self._views, [], {}
+        old, self._entries, self._by_id = self._entries, [], {}
         self._dispose(old)
         self._place()
 
-    def _dispose(self, views: Sequence[MessageView]) -> None:
+    def _append(self, message: Message) -> Entry:
+        entry = Entry(message, len(self._entries))
+        self._entries.append(entry)
+        self._by_id[message.id] = entry
+        return entry
+
+    def _dispose(self, entries: Sequence[Entry]) -> None:
+        """Takes away the views of entries."""
+        views = [entry.view for entry in entries if entry.view is not None]
+        for entry in entries:
+            entry.view = None
         for view in views:
             view.hide()
-            self._sizes.pop(view, None)
         if views:
-            self._selection.forget()
-            self._disposal.start(_delete(list(views)))
+            self._disposal.start(_delete(views))
+
+    # Views near to what is seen
+
+    def _wanted(self, count: int) -> Iterator[int]:
+        """Indices of what should have a view, the first one first."""
+        top = self.verticalScrollBar().value()
+        seen = seen_range(self._entries, top, top + self.viewport().height())
+        num_entries = len(self._entries)
+        last = range(num_entries - 1, max(-1, num_entries - 1 - NUM_LAST), -1)
+        return chain(nearest(num_entries, seen, count, upwards=self._following), last)
+
+    def _next_unbuilt(self) -> Entry | None:
+        entries = self._entries
+        return next((entries[one] for one in self._wanted(NUM_BUILT) if entries[one].view is None), None)
+
+    def _start_building(self) -> None:
+        if not self._building and self._next_unbuilt() is not None:
+            self._building = True
+            self._work.start(self._build())
 
     def _build(self) -> Iterator[None]:
-        # What is sent while older messages still come stands at the end; it is not among these.
-        while self._unbuilt:
-            view = self._make(self._unbuilt.pop())
-            self._views.insert(0, view)
-            self._place()
+        """What is seen changes meanwhile, so the next one is looked for anew each time."""
+        while (entry := self._next_unbuilt()) is not None:
+            self._build_view(entry)
+            self._place(entry.index)
+            self._drop_far()
             yield
+        self._building = False
 
-    def _build_branch(self) -> Iterator[None]:
-        while self._unadded:
-            self._add_next()
-            self._place()
-            yield
+    def _build_view(self, entry: Entry) -> MessageView:
+        if entry.view is None:
+            entry.view = self._make(entry)
+            entry.width = 0
+        return entry.view
 
-    def _add_next(self) -> None:
-        self._views.append(self._make(self._unadded.pop(0)))
+    def _drop_far(self) -> None:
+        """Takes away views that are far off, unless a person has changed something in them."""
+        num_views = sum(entry.view is not None for entry in self._entries)
+        if num_views <= NUM_KEPT + NUM_LAST:
+            return
+        near = set(self._wanted(NUM_KEPT))
+        focused = self.focused_view
+        far = [
+            entry
+            for entry in self._entries
+            if entry.view is not None
+            and entry.index not in near
+            and entry.view is not focused
+            and not entry.view.pinned
+            and not self._selection.touches(entry.view)
+        ]
+        self._dispose(far)
 
-    def _make(self, message: Message) -> MessageView:
+    def _make(self, entry: Entry) -> MessageView:
+        message = entry.message
         view = message_view(message, self._work, self._content)
-        view.height_changed.connect(lambda: self._on_height_changed(view))
+        view.height_changed.connect(lambda: self._on_height_changed(entry))
         view.link_activated.connect(self.link_activated)
         view.document_added.connect(self._selection.watch)
         view.asked.connect(lambda action: self.asked.emit(action, view.message_id))
@@ -242,29 +294,31 @@ class Transcript(QScrollArea):
         return view
 
     def _restyle(self) -> Iterator[None]:
-        seen = [view for view in self._views if self._is_seen(view)]
-        for view in seen:
-            view.apply_theme()
-            self._sizes.pop(view, None)
+        built = [entry for entry in self._entries if entry.view is not None]
+        seen = [entry for entry in built if self._is_seen(entry)]
+        for entry in seen:
+            _restyle(entry)
         self._place()
         yield
-        for view in [view for view in self._views if view not in seen]:
-            view.apply_theme()
-            self._sizes.pop(view, None)
-            self._place()
-            yield
+        for entry in built:
+            if entry not in seen:
+                _restyle(entry)
+                self._place(entry.index)
+                yield
 
-    def _is_seen(self, view: MessageView) -> bool:
+    def _is_seen(self, entry: Entry) -> bool:
         top = self.verticalScrollBar().value()
-        return view.y() < top + self.viewport().height() and view.y() + view.height() > top
+        return entry.top < top + self.viewport().height() and entry.bottom > top
 
-    def _on_height_changed(self, view: MessageView) -> None:
-        if self._sizes.pop(view, None) is not None:
-            self._place()
+    def _on_height_changed(self, entry: Entry) -> None:
+        if entry.view is not None and entry.width:
+            entry.width = 0
+            self._place(entry.index)
 
     def _on_scrolled(self) -> None:
         if not self._arranging:
             self._set_following(self.at_bottom)
+            self._start_building()
 
     def _set_following(self, following: bool) -> None:
         if following != self._following:
@@ -275,59 +329,73 @@ class Transcript(QScrollArea):
         self._arranging = True
         self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
         self._arranging = False
+        self._start_building()
 
-    def _height(self, view: MessageView, column: int) -> int:
-        """A view that is out of sight keeps the height it had at another width until its turn comes."""
-        size = self._sizes.get(view)
-        if size is not None and size.width() != column and not self._is_seen(view):
+    # Places
+
+    def _fit(self, entry: Entry, column: int) -> None:
+        """Finds the height at a width. A view that is out of sight keeps the one it had at another width
+        until its turn comes.
+        """
+        if entry.width == column:
+            return
+        if entry.view is None:
+            entry.height, entry.width = estimated_height(entry.message, column), column
+        elif entry.width and not self._is_seen(entry):
             if not self._rearranging:
                 self._rearranging = True
                 self._work.start(self._rearrange())
-        elif size is None or size.width() != column:
-            size = self._sizes[view] = QSize(column, view.arrange(column))
-        return size.height()
+        else:
+            entry.width = column  # first, for a view may say meanwhile that it has changed
+            entry.height = entry.view.arrange(column)
 
-    def _place(self) -> None:
-        """Gives every view its place. Only views that have changed are arranged anew."""
+    def _place(self, first: int = 0) -> None:
+        """Gives every message from the first one on its place. Only views that have changed are arranged
+        anew.
+        """
         width = self.viewport().width()
         column = max(120, min(TEXT_COLUMN_WIDTH, width - 2 * SPACE_XL))
         left = (width - column) // 2
+        if (left, column) != self._column:
+            self._column, first = (left, column), 0
         anchor = None if self._following else self._anchor()
         self._arranging = True
-        top = _TOP
-        for index, view in enumerate(self._views):
-            if index:
-                top += _AFTER_ANSWER if isinstance(self._views[index - 1], AnswerView) else _AFTER_QUESTION
-            height = self._height(view, column)
-            view.setGeometry(left, top, column, height)
-            top += height
-        total = top + _BOTTOM if self._views else 0
+        top = _TOP if not first else self._entries[first - 1].bottom + self._entries[first - 1].gap
+        for index in range(first, len(self._entries)):
+            entry = self._entries[index]
+            self._fit(entry, column)
+            entry.top = top
+            if entry.view is not None:
+                entry.view.setGeometry(left, top, column, entry.height)
+            top = entry.bottom + entry.gap
+        total = self._entries[-1].bottom + _BOTTOM if self._entries else 0
         self._content.resize(width, max(total, self.viewport().height()))
         bar = self.verticalScrollBar()
         if self._following:
             bar.setValue(bar.maximum())
         elif anchor is not None:
-            view, offset = anchor
-            bar.setValue(view.y() - offset)
+            entry, offset = anchor
+            bar.setValue(entry.top - offset)
         self._arranging = False
         if not self._following and self.at_bottom:
             self._set_following(True)
+        self._start_building()
 
-    def _anchor(self) -> tuple[MessageView, int] | None:
-        """The first view that is seen, and where it stands in the viewport: it is to stay there."""
+    def _anchor(self) -> tuple[Entry, int] | None:
+        """The first message that is seen, and where it stands in the viewport: it is to stay there."""
         top = self.verticalScrollBar().value()
-        for view in self._views:
-            if view in self._sizes and view.y() + view.height() > top:
-                return view, view.y() - top
+        for index in seen_range(self._entries, top, top + self.viewport().height()):
+            entry = self._entries[index]
+            if entry.width and entry.bottom > top:
+                return entry, entry.top - top
         return None
 
     def _rearrange(self) -> Iterator[None]:
         """Steps that bring views of another width up to date; they keep their old heights until then."""
-        for view in reversed(self._views):
-            size = self._sizes.get(view)
-            if size is not None and size.width() != view.width():
-                del self._sizes[view]
-                self._place()
+        for entry in reversed(self._entries):
+            if entry.view is not None and entry.width and entry.width != self._column[1]:
+                entry.width = 0
+                self._place(entry.index)
                 yield
         self._rearranging = False
 
@@ -336,6 +404,12 @@ class Transcript(QScrollArea):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._place()
+
+
+def _restyle(entry: Entry) -> None:
+    if entry.view is not None:
+        entry.view.apply_theme()
+        entry.width = 0
 
 
 def _delete(views: list[MessageView]) -> Iterator[None]:

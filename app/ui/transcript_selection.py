@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, QPoint, Qt
 from PySide6.QtGui import QMouseEvent, QTextCursor
-from PySide6.QtWidgets import QScrollArea
+from PySide6.QtWidgets import QScrollArea, QWidget
 
 from app.ui.document_view import DocumentView
 
@@ -38,6 +38,10 @@ class TranscriptSelection(QObject):
         self._origin = None
         self._selected = []
         self._extended = False
+
+    def touches(self, widget: QWidget) -> bool:
+        """Whether something in a widget is selected."""
+        return any(widget.isAncestorOf(document) for document in self._selected)
 
     def text(self) -> str:
         """What is selected, the parts apart by an empty line."""

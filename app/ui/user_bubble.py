@@ -59,6 +59,11 @@ class UserBubble(QWidget):
     def more_button(self) -> DisclosureButton | None:
         return self._more
 
+    @property
+    def changed(self) -> bool:
+        """It is unfolded or marked."""
+        return self._marked or (self._more is not None and self._more.isChecked())
+
     def arrange(self, width: int) -> int:
         widest = int(width * _WIDTH_SHARE) - 2 * SPACE_L
         inner = min(widest, max(self._view.ideal_width(widest), self._more.width() if self._more else 0))
