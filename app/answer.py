@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
@@ -30,12 +31,21 @@ class AnswerRecorder(QObject):
     idle = Signal()  # after the end of every answer, also of one whose conversation was deleted
     notice_raised = Signal(object)
 
-    def __init__(self, store: StoreSession, parent: QObject | None = None) -> None:
+    def __init__(
+        self,
+        store: StoreSession,
+        parent: QObject | None = None,
+        *,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         super().__init__(parent)
         self._store = store
+        self._clock = clock  # seconds
         self._message: Message | None = None
         self._thinking: list[str] = []
         self._text: list[str] = []
+        self._thinking_began: float | None = None
+        self._thinking_seconds = 0.0
         self._num_unsaved_deltas = 0
         self._saving = False
         self._growth_failed = False  # told once for an answer, not every second
@@ -68,11 +78,13 @@ class AnswerRecorder(QObject):
         self._message = message
         self._thinking.clear()
         self._text.clear()
+        self._thinking_began, self._thinking_seconds = None, 0.0
         self._num_unsaved_deltas = 0
         self._growth_failed = False
         self._growth_timer.start()
 
     def extend(self, delta: AnswerDelta) -> None:
+        self._time_thinking(delta)
         self._thinking.append(delta.thinking)
         self._text.append(delta.text)
         self._num_unsaved_deltas += 1
@@ -83,7 +95,21 @@ class AnswerRecorder(QObject):
         assert message is not None, "no answer grows"
         self._message = None
         self._growth_timer.stop()
+        if stats is not None:
+            self._end_thinking()
+            stats = replace(stats, thinking_seconds=self._thinking_seconds)
         self._save_end(replace(message, status=status, stats=stats), then=self.idle.emit)
+
+    def _time_thinking(self, delta: AnswerDelta) -> None:
+        if delta.thinking and self._thinking_began is None and not self._thinking_seconds:
+            self._thinking_began = self._clock()
+        if delta.text.strip():
+            self._end_thinking()
+
+    def _end_thinking(self) -> None:
+        if self._thinking_began is not None:
+            self._thinking_seconds = self._clock() - self._thinking_began
+            self._thinking_began = None
 
     def end_unbegun(self, final: Message) -> None:
         """Save how an answer ended that never began to grow. `finished` follows, and no `idle`."""

@@ -21,6 +21,9 @@ class AnswerStats:
     device: str
     reuse_reason: str = ""  # a ReuseReason: why so little was reused; "" where only what is new was read
     diverged_at: int | None = None  # the token at which the prompt and what was kept part
+    thinking_seconds: float = (
+        0.0  # until the first word of the answer; 0: it did not think, or it isn't known
+    )
     left_out: int = 0  # of the oldest messages: the model did not read them, so that the rest had room
 
     @property

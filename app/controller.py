@@ -219,6 +219,10 @@ class ChatController(QObject):
         """Open a new conversation that begins with a copy of the messages up to this one."""
         self._conversations.fork(message_id)
 
+    def delete_message(self, message_id: str) -> None:
+        """Delete a message and all that ever followed it. Ends in `branch_shown`."""
+        self._conversations.delete_message(message_id)
+
     def select_version(self, message_id: str, delta: int) -> None:
         """Show the version of a message that comes `delta` after (before, if negative) the one that is shown,
         with what followed it. Ends in `branch_shown`.

@@ -134,6 +134,22 @@ class ConversationSession(QObject):
 
         self._ask_store(delete, on_deleted, self.notice_raised.emit, doing="deleting the conversation")
 
+    def delete_message(self, message_id: str) -> None:
+        """Delete a message and all that ever followed it. Ends in `branch_shown`. What the engine keeps of
+        the conversation goes as well, for it has the words in it; the next answer reads what is left anew.
+        """
+
+        def on_deleted(conversation: Conversation) -> None:
+            self._worker.forget(conversation.summary.id)
+            self.show_branch(conversation)
+
+        self._ask_store(
+            lambda store: store.delete_message(message_id),
+            on_deleted,
+            self.notice_raised.emit,
+            doing="deleting the message",
+        )
+
     def fork(self, message_id: str) -> None:
         """Open a new conversation that begins with a copy of the messages up to this one."""
         if self._queue.is_open(message_id):

@@ -147,6 +147,13 @@ class ConversationStore:
             conversation_id = self._tree.message(message_id).conversation_id
             return self._conversation(conversation_id)
 
+    def delete_message(self, message_id: str) -> Conversation:
+        """Delete a message with all that ever followed it; gives what is shown then."""
+        with self._changing("deleting the message"):
+            conversation_id = self._tree.message(message_id).conversation_id
+            self._tree.delete(message_id)
+            return self._conversation(conversation_id)
+
     def change_settings(self, conversation_id: str, settings: ChatSettings) -> None:
         with self._changing("saving what is chosen for the conversation"):
             self._summary(conversation_id)  # raises when it is gone

@@ -132,6 +132,35 @@ class MessageTree:
         ).fetchone()
         self._show(sibling_id, message.conversation_id, parent_id)
 
+    def delete(self, message_id: str) -> None:
+        """Take a message out, with all that ever followed it. The version before it, or else the one after
+        it, is shown in its place; where it was the only one, what is shown ends above it. Raises StoreError while
+        an answer among them is being written.
+        """
+        message = self.message(message_id)
+        parent_id = self.parent_of(message_id)
+        below = (
+            "WITH RECURSIVE below (id) AS (SELECT ? UNION ALL"
+            " SELECT messages.id FROM messages JOIN below ON parent_id = below.id)"
+        )
+        (num_writing,) = self._connection.execute(
+            f"{below} SELECT count(*) FROM below JOIN messages USING (id) WHERE status = ?",
+            (message_id, MessageStatus.WRITING),
+        ).fetchone()
+        if num_writing:
+            raise StoreError(
+                "message-writing",
+                "What follows this message is still being written, so it is not deleted.",
+                "Stop the answer first.",
+            )
+        if message.versions > 1:
+            self.show_version(message_id, -1 if message.version > 1 else 1)
+        else:
+            self._show(None, message.conversation_id, parent_id)
+        self._connection.execute(
+            f"{below} DELETE FROM messages WHERE id IN (SELECT id FROM below)", (message_id,)
+        )
+
     def copy_path(self, message_id: str, conversation_id: str) -> None:
         """Give an empty conversation copies of the messages up to this one. An answer that is being written
         is copied as far as it is on disk.
@@ -157,7 +186,7 @@ class MessageTree:
             self._show(copy_id, conversation_id, parent_id)
             parent_id = copy_id
 
-    def _show(self, message_id: str, conversation_id: str, parent_id: str | None) -> None:
+    def _show(self, message_id: str | None, conversation_id: str, parent_id: str | None) -> None:
         if parent_id is None:
             self._connection.execute(
                 "UPDATE conversations SET active_first = ? WHERE id = ?", (message_id, conversation_id)

@@ -15,8 +15,10 @@ _MESSAGE_ACTIONS = {  # with the message that has the focus, else the last one
     MessageAction.EDIT: ("Edit the last message", "Ctrl+E"),
     MessageAction.REGENERATE: ("Answer anew", "Ctrl+R"),
     MessageAction.FORK: ("Branch into a new chat", "Ctrl+Shift+B"),
+    MessageAction.QUOTE: ("Quote in the message", "Ctrl+Shift+R"),
     MessageAction.OLDER: ("Earlier version", "Alt+PgUp"),
     MessageAction.NEWER: ("Later version", "Alt+PgDown"),
+    MessageAction.DELETE: ("Delete the last message…", ""),
 }
 _THEME_NAMES = {ThemeChoice.SYSTEM: "As the system", ThemeChoice.LIGHT: "Light", ThemeChoice.DARK: "Dark"}
 
@@ -50,7 +52,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
 
     def action(text: str, *keys: str | QKeySequence.StandardKey) -> QAction:
         made = QAction(text, window)
-        made.setShortcuts([QKeySequence(key) for key in keys])
+        made.setShortcuts([QKeySequence(key) for key in keys if key])
         window.addAction(made)
         return made
 

@@ -30,7 +30,8 @@ _JUMP = 36  # pixels
 
 class ChatPane(QWidget):
     """Signals: send_requested(str), edit_requested(message id, text), regenerate_requested(message id),
-    fork_requested(message id), version_requested(message id, delta), stop_requested(), link_activated(QUrl):
+    fork_requested(message id), version_requested(message id, delta),
+    delete_requested(message id), stop_requested(), link_activated(QUrl):
     the window asks before it opens one.
     """
 
@@ -39,6 +40,7 @@ class ChatPane(QWidget):
     regenerate_requested = Signal(str)
     fork_requested = Signal(str)
     version_requested = Signal(str, int)
+    delete_requested = Signal(str)
     stop_requested = Signal()
     link_activated = Signal(QUrl)
 
@@ -139,7 +141,12 @@ class ChatPane(QWidget):
         self.transcript.set_busy(answering)
 
     def ask(self, action: MessageAction) -> None:
-        """Do this with the message that has the focus, or else with the last one that it can be done with."""
+        """Do this with the message that has the focus, or else with the last one that it can be done with.
+        What is selected is quoted, wherever it is.
+        """
+        if action is MessageAction.QUOTE and (selected := self.transcript.selected_text().strip()):
+            self.composer.quote(selected)
+            return
         view = self.transcript.focused_view
         if view is None or not view.actions_.offers(action):
             views = (view for view in reversed(self.transcript.views) if view.actions_.offers(action))
@@ -164,6 +171,11 @@ class ChatPane(QWidget):
                 self.version_requested.emit(message_id, -1)
             case MessageAction.NEWER:
                 self.version_requested.emit(message_id, +1)
+            case MessageAction.QUOTE:
+                if (view := self.transcript.view(message_id)) is not None:
+                    self.composer.quote(view.quotable)
+            case MessageAction.DELETE:
+                self.delete_requested.emit(message_id)
 
     def _edit(self, message_id: str) -> None:
         view = self.transcript.view(message_id)

@@ -16,6 +16,7 @@ from app.ui.copy_button import CopyButton
 from app.ui.document_view import DocumentView, code_font, same_frame
 from app.ui.elided_label import ElidedLabel
 from app.ui.markdown import Code
+from app.ui.shy_button import ShyButton
 from app.ui.sliced_work import SlicedWork
 from app.ui.style_sheet import set_role
 from app.ui.theme import RADIUS, SPACE_L, SPACE_M, SPACE_XS, current_theme
@@ -42,6 +43,9 @@ class CodeView(QWidget):
         self._title = ElidedLabel("", self)  # a model wrote it, so it may be of any length
         set_role(self._title, "small")
         self._copy = CopyButton(lambda: self.text, "Copy code", self)
+        self._wrap = ShyButton("wrap", "Wrap long lines", self)
+        self._wrap.setCheckable(True)
+        self._wrap.toggled.connect(self._on_wrap_toggled)
         self._code = DocumentView(self, wraps=False)
         self._set_language(leaf)
         self.apply_theme()
@@ -49,6 +53,10 @@ class CodeView(QWidget):
     @property
     def documents(self) -> tuple[DocumentView, ...]:
         return (self._code,)
+
+    @property
+    def wrap_button(self) -> ShyButton:
+        return self._wrap
 
     @property
     def text(self) -> str:
@@ -106,20 +114,28 @@ class CodeView(QWidget):
         self._code.document().setDefaultFont(code_font())
         self._colors.apply_theme()
         self._copy.apply_theme()
+        self._wrap.apply_theme()
         self.update()
 
     def arrange(self, width: int) -> int:
         """Places the parts for a width in pixels; gives the height."""
         inner = max(1, width - 2 * SPACE_L)
-        size = self._code.document().size()
-        bar = self._code.horizontalScrollBar().sizeHint().height() if ceil(size.width()) > inner else 0
-        height = ceil(size.height()) + bar
+        wraps = self._code.wraps
+        height = self._code.arrange(inner) if wraps else ceil(self._code.document().size().height())
+        too_wide = ceil(self._code.document().size().width()) > inner
+        height += self._code.horizontalScrollBar().sizeHint().height() if too_wide and not wraps else 0
+        self._wrap.setVisible(too_wide or wraps)
         self._copy.move(width - self._copy.width() - SPACE_XS, (_HEADER - self._copy.height()) // 2 + 1)
+        self._wrap.move(self._copy.x() - self._wrap.width(), self._copy.y())
         title = self._title.sizeHint()
-        room = min(title.width(), self._copy.x() - SPACE_L)
+        room = min(title.width(), self._wrap.x() - SPACE_L)
         self._title.setGeometry(SPACE_L, (_HEADER - title.height()) // 2 + 1, room, title.height())
         self._code.setGeometry(SPACE_L, _HEADER, inner, height)
         return _HEADER + height + SPACE_M
+
+    def _on_wrap_toggled(self, wraps: bool) -> None:
+        self._wrap.set_name("Don't wrap long lines" if wraps else "Wrap long lines")
+        self._code.set_wraps(wraps)
 
     def _set_language(self, leaf: Code) -> None:
         self.place = leaf.place

@@ -7,7 +7,7 @@ beside the editor as a chip, so that neither the paste nor the typing after it i
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QTextCursor
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.ui.edit_strip import EditStrip
@@ -91,6 +91,21 @@ class Composer(QFrame):
     def edited_id(self) -> str:
         """The message that is being edited; "" for none."""
         return self._edited_id
+
+    def quote(self, text: str) -> None:
+        """Adds a text to what is written, as a quotation, and puts the cursor behind it."""
+        quotation = quoted(text)
+        if is_long(quotation):
+            self._hold_paste(quotation)
+            self.edit.setFocus()
+            return
+        cursor = self.edit.textCursor()
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        before = "" if self.edit.is_blank else "\n\n"
+        cursor.insertText(f"{before}{quotation}\n\n")
+        self.edit.setTextCursor(cursor)
+        self.edit.ensureCursorVisible()
+        self.edit.setFocus()
 
     def begin_edit(self, message_id: str, text: str) -> None:
         """Takes the text of a message to be edited; what stood here comes back when that ends."""
@@ -226,3 +241,8 @@ class Composer(QFrame):
         painter.setPen(QPen(QColor(border), 1.5 if focused else 1.0))
         painter.setBrush(theme.color("surface_raised"))
         painter.drawRoundedRect(self.rect().toRectF().adjusted(1, 1, -1, -1), _RADIUS, _RADIUS)
+
+
+def quoted(text: str) -> str:
+    """As a quotation in Markdown. Lines end where people and models end them, and nowhere else."""
+    return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))

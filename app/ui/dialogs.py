@@ -74,6 +74,17 @@ def ask_to_delete(parent: QWidget, title: str, *, on_accept: Callable[[], None])
     )
 
 
+def ask_to_delete_message(parent: QWidget, *, on_accept: Callable[[], None]) -> QMessageBox:
+    return ask(
+        parent,
+        "Delete this message?",
+        "It is removed from this computer, and so is everything that ever followed it in the conversation.",
+        accept="Delete",
+        on_accept=on_accept,
+        destructive=True,
+    )
+
+
 def show_about(parent: QWidget) -> QMessageBox:
     return tell(
         parent,

@@ -124,6 +124,17 @@ class DocumentView(QTextBrowser):
             self.setLineWrapColumnOrWidth(width)
         return ceil(self.document().size().height())
 
+    @property
+    def wraps(self) -> bool:
+        return self.lineWrapMode() is not QTextBrowser.LineWrapMode.NoWrap
+
+    def set_wraps(self, wraps: bool) -> None:
+        """Whether long lines go on below, or are scrolled to. It has to be arranged anew afterwards."""
+        mode, policy = QTextBrowser.LineWrapMode, Qt.ScrollBarPolicy
+        self.setLineWrapMode(mode.FixedPixelWidth if wraps else mode.NoWrap)
+        self.setHorizontalScrollBarPolicy(policy.ScrollBarAlwaysOff if wraps else policy.ScrollBarAsNeeded)
+        self.reflowed.emit()
+
     def begin_changes(self) -> None:
         """What is written until `end_changes` is laid out once, not after every run of text."""
         self._changes = QTextCursor(self.document())

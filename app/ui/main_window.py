@@ -187,6 +187,7 @@ class MainWindow(QMainWindow):
         chat.regenerate_requested.connect(controller.regenerate_answer)
         chat.fork_requested.connect(controller.fork_conversation)
         chat.version_requested.connect(controller.select_version)
+        chat.delete_requested.connect(self._ask_to_delete_message)
         chat.stop_requested.connect(controller.stop_answer)
         chat.link_activated.connect(self._ask_to_open)
         conversations.new_requested.connect(self._new_chat)
@@ -308,6 +309,9 @@ class MainWindow(QMainWindow):
 
     def _ask_to_open(self, url: QUrl) -> None:
         dialogs.ask_to_open(self, url)
+
+    def _ask_to_delete_message(self, message_id: str) -> None:
+        dialogs.ask_to_delete_message(self, on_accept=lambda: self.controller.delete_message(message_id))
 
     def _ask_to_delete(self, summary: ConversationSummary) -> None:
         dialogs.ask_to_delete(

@@ -24,17 +24,27 @@ class MessageAction(Enum):
     FORK = auto()  # answers
     OLDER = auto()
     NEWER = auto()
+    QUOTE = auto()
+    DELETE = auto()
 
 
 Kind = Literal["message", "answer"]
 # Icon, words and keys of what each kind of message offers.
-_OFFERS: dict[Kind, tuple[tuple[MessageAction, str, str, str], ...]] = {
-    "message": ((MessageAction.EDIT, "pencil", "Edit message", "Ctrl+E"),),
+_Offers = tuple[tuple[MessageAction, str, str, str], ...]
+_OFFERS: dict[Kind, _Offers] = {
+    "message": (
+        (MessageAction.EDIT, "pencil", "Edit message", "Ctrl+E"),
+        (MessageAction.QUOTE, "quote", "Quote message", "Ctrl+Shift+R"),
+        (MessageAction.DELETE, "trash", "Delete message and what follows…", ""),
+    ),
     "answer": (
         (MessageAction.REGENERATE, "refresh", "Answer anew", "Ctrl+R"),
         (MessageAction.FORK, "branch", "Branch into a new chat from here", "Ctrl+Shift+B"),
+        (MessageAction.QUOTE, "quote", "Quote answer", "Ctrl+Shift+R"),
+        (MessageAction.DELETE, "trash", "Delete answer and what follows…", ""),
     ),
 }
+_ALWAYS = (MessageAction.QUOTE,)  # also while an answer is being written
 
 
 class MessageActions(QWidget):
@@ -55,7 +65,8 @@ class MessageActions(QWidget):
         for action, image, name, keys in _OFFERS[kind]:
             self.buttons[action] = ShyButton(image, name, self, shy=True, keys=keys)
             self.buttons[action].clicked.connect(lambda _=False, action=action: self.asked.emit(action))
-        self.copy = CopyButton(text, f"Copy {kind}", self, shy=shy_copy)
+        copy = "Copy answer as Markdown" if kind == "answer" else "Copy message"
+        self.copy = CopyButton(text, copy, self, shy=shy_copy)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
@@ -79,13 +90,13 @@ class MessageActions(QWidget):
             return version > 1
         if action is MessageAction.NEWER:
             return version < versions
-        return action in self.buttons and not self._busy
+        return action in self.buttons and (not self._busy or action in _ALWAYS)
 
     def set_busy(self, busy: bool) -> None:
-        """While an answer is being written nothing can be asked for but paging and copying."""
+        """While an answer is being written nothing can be asked for but paging, copying and quoting."""
         self._busy = busy
-        for button in self.buttons.values():
-            button.setEnabled(not busy)
+        for action, button in self.buttons.items():
+            button.setEnabled(not busy or action in _ALWAYS)
 
     def reveal(self, near: bool) -> None:
         for button in (*self.buttons.values(), self.copy):
@@ -99,12 +110,15 @@ class MessageActions(QWidget):
     def fill_menu(self, menu: QMenu) -> None:
         """Adds everything that can be done with the message."""
         color = current_theme().text_muted
-        copy = menu.addAction(icon("copy", color), f"Copy {self._kind}")
+        name = "Copy answer as Markdown" if self._kind == "answer" else "Copy message"
+        copy = menu.addAction(icon("copy", color), name)
         copy.triggered.connect(lambda: QGuiApplication.clipboard().setText(self._text()))
         menu.addSeparator()
         for action, image, name, keys in _OFFERS[self._kind]:
-            entry = menu.addAction(icon(image, color), f"{name}\t{keys}")
-            entry.setEnabled(not self._busy)
+            if action is MessageAction.DELETE:
+                menu.addSeparator()
+            entry = menu.addAction(icon(image, color), f"{name}\t{keys}" if keys else name)
+            entry.setEnabled(self.offers(action))
             entry.triggered.connect(lambda _=False, action=action: self.asked.emit(action))
         version, versions = self._versions
         if versions > 1:

@@ -72,6 +72,11 @@ class MessageBody(QWidget):
         return tuple(self._pieces)
 
     @property
+    def changed(self) -> bool:
+        """A person has something shown in another way."""
+        return any(isinstance(piece, CodeView) and piece.wrap_button.isChecked() for piece in self._pieces)
+
+    @property
     def documents(self) -> tuple[DocumentView, ...]:
         """The selectable parts, from top to bottom."""
         found: list[DocumentView] = []

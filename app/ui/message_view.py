@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QUrl, Signal
@@ -67,6 +68,12 @@ class MessageView(QWidget):
     def note(self) -> str:
         """What stands above it."""
         return self._note.words if self._note is not None else ""
+
+    @property
+    def quotable(self) -> str:
+        """What is selected in it, or else all of it."""
+        selected = [document.selected_text() for document in self.documents]
+        return "\n\n".join(text for text in selected if text.strip()) or self.text
 
     def set_left_out(self, count: int) -> None:
         """How many messages above it the model doesn't read; 0 where this is not said here."""
@@ -199,6 +206,7 @@ class AnswerView(MessageView):
         set_role(self._waiting, "small")
         self._waiting.hide()
         self._dots = WaitingDots(self)
+        self._thinking_began: float | None = None  # where the thinking is seen from its beginning
         self._waiting_thinking: list[str] = []
         self._waiting_text: list[str] = []
         self._throttle = Throttle(self._show_waiting, self)
@@ -232,7 +240,7 @@ class AnswerView(MessageView):
     @property
     def pinned(self) -> bool:
         opened = self._thinking is not None and self._thinking.button.isChecked()
-        return self._writing or opened
+        return self._writing or opened or self._body.changed
 
     @property
     def waiting(self) -> bool:
@@ -247,6 +255,8 @@ class AnswerView(MessageView):
         if not self._writing:
             return  # the answer has ended; what arrives late is in its final text already
         if delta.thinking:
+            if self._thinking is None and not self._waiting_thinking:
+                self._thinking_began = perf_counter()
             self._waiting_thinking.append(delta.thinking)
         if delta.text:
             self._waiting_text.append(delta.text)
@@ -263,8 +273,7 @@ class AnswerView(MessageView):
             self._body.set_text(message.text)
         else:
             self._body.finish()
-        if self._thinking is not None:
-            self._thinking.finish()
+        self._end_thinking(message)
         self._show_state(message)
         self.height_changed.emit()
 
@@ -304,11 +313,14 @@ class AnswerView(MessageView):
         self._writing = unfinished(message)
         if not self._writing:
             self._body.finish()
-            if self._thinking is not None:
-                self._thinking.finish()
+            self._end_thinking(message)
         elif self._thinking is not None and message.text:
             self._thinking.finish()
         self._show_state(message)
+
+    def _end_thinking(self, message: Message) -> None:
+        if self._thinking is not None:
+            self._thinking.finish(message.stats.thinking_seconds if message.stats is not None else 0.0)
 
     def _show_state(self, message: Message) -> None:
         self._footer.setVisible(not self._writing)
@@ -329,8 +341,10 @@ class AnswerView(MessageView):
             assert self._thinking is not None
             self._thinking.append(thinking)
         if text:
-            if self._thinking is not None:
-                self._thinking.finish()
+            if self._thinking is not None and text.strip():
+                began = self._thinking_began
+                self._thinking.finish(perf_counter() - began if began is not None else 0.0)
+                self._thinking_began = None
             self._body.append(text)
         self.height_changed.emit()
 

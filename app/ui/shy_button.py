@@ -22,8 +22,8 @@ class ShyButton(QToolButton):
         self._image = image
         self._shy = shy
         self._near = False
-        self.setAccessibleName(name)
-        self.setToolTip(f"{name} ({keys})" if keys else name)
+        self._keys = keys
+        self.set_name(name)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setIconSize(QSize(_ICON, _ICON))
@@ -33,6 +33,10 @@ class ShyButton(QToolButton):
     @property
     def seen(self) -> bool:
         return not self._shy or self._near or self.hasFocus()
+
+    def set_name(self, name: str) -> None:
+        self.setAccessibleName(name)
+        self.setToolTip(f"{name} ({self._keys})" if self._keys else name)
 
     def apply_theme(self) -> None:
         self.setIcon(icon(self._image, current_theme().text_muted))

@@ -62,6 +62,19 @@ def format_speed(tokens: int, seconds: float) -> str:
     return f"{rate:.1f} tok/s" if rate < 100 else f"{rate:,.0f} tok/s"
 
 
+def format_duration(seconds: float) -> str:
+    """12.4 -> "12 s", 75 -> "1 min 15 s", 7_260 -> "2 h 1 min"; less than a second is said as such."""
+    whole = round(seconds)
+    if whole < 1:
+        return f"less than 1{_THIN}s"
+    minutes, rest = divmod(whole, 60)
+    if not minutes:
+        return f"{whole}{_THIN}s"
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (0 if hours else rest, "s")]
+    return " ".join(f"{number}{_THIN}{unit}" for number, unit in parts if number)
+
+
 def day_group(day: date, today: date) -> str:
     """The heading a conversation stands under."""
     age = (today - day).days

@@ -10,11 +10,17 @@ from app.ui.disclosure import DisclosureButton
 from app.ui.document_view import DocumentView
 from app.ui.message_body import MessageBody
 from app.ui.sliced_work import SlicedWork
+from app.ui.text_format import format_duration
 from app.ui.theme import SPACE_M, SPACE_S, current_theme
 
 _INDENT = 18  # pixels
 THINKING = "Thinking…"
-THOUGHT = "Thought for a while"
+THOUGHT = "Thought for a while"  # where nobody knows how long
+
+
+def thought_title(seconds: float) -> str:
+    """What stands above thinking that is over; 0 where it isn't known how long it took."""
+    return f"Thought for {format_duration(seconds)}" if seconds > 0 else THOUGHT
 
 
 class ThinkingBlock(QWidget):
@@ -51,12 +57,15 @@ class ThinkingBlock(QWidget):
         if self._body is not None:
             self._body.append(text)
 
-    def finish(self) -> None:
-        """The thinking is over; the answer begins, or the whole has ended."""
+    def finish(self, seconds: float = 0.0) -> None:
+        """The thinking is over; the answer begins, or the whole has ended. It took so many seconds, as far as
+        is known by now.
+        """
+        if seconds > 0 or not self._ended:
+            self._button.set_title(thought_title(seconds))
         if self._ended:
             return
         self._ended = True
-        self._button.set_title(THOUGHT)
         if self._body is not None:
             self._body.finish()
         self.height_changed.emit()

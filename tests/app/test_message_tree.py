@@ -236,6 +236,43 @@ def test_an_older_store_that_cannot_be_written_is_read_and_stays_as_it_is(
 # Any sequence of changes, against a plain tree
 
 
+def test_a_deleted_message_takes_all_that_followed_it(store: ConversationStore, two_turns) -> None:
+    first, second = two_turns
+    other = answered(store, store.begin_regeneration(second.answer.id), "2b")
+    assert texts(store.delete_message(second.question.id)) == ["one", "1"]
+    for gone in (second.question, second.answer, other.answer):
+        with pytest.raises(StoreError, match="deleted"):
+            store.fork(gone.id)
+    third = answered(store, store.begin_exchange(first.summary.id, "three"), "3")
+    assert texts(store.conversation(third.summary.id)) == ["one", "1", "three", "3"]
+
+
+def test_a_deleted_version_leaves_the_others(store: ConversationStore, two_turns) -> None:
+    _, second = two_turns
+    versions = [second, *(answered(store, store.begin_regeneration(second.answer.id), text) for text in "bc")]
+    assert texts(store.delete_message(versions[1].answer.id))[-1] == "2"
+    shown = store.delete_message(versions[0].answer.id)
+    assert texts(shown)[-1] == "c"
+    assert (shown.messages[-1].version, shown.messages[-1].versions) == (1, 1)
+    assert texts(store.delete_message(versions[2].answer.id)) == ["one", "1", "two"]
+
+
+def test_deleting_the_first_message_leaves_an_empty_conversation(store: ConversationStore, two_turns) -> None:
+    first, _ = two_turns
+    assert store.delete_message(first.question.id).messages == ()
+    again = answered(store, store.begin_exchange(first.summary.id, "anew"), "4")
+    assert texts(store.conversation(again.summary.id)) == ["anew", "4"]
+
+
+def test_what_is_being_written_is_not_deleted(store: ConversationStore, two_turns) -> None:
+    first, second = two_turns
+    growing = store.begin_exchange(second.summary.id, "three")
+    for message in (first.question, second.answer, growing.answer):
+        with pytest.raises(StoreError, match="still being written"):
+            store.delete_message(message.id)
+    assert len(store.conversation(first.summary.id).messages) == 6
+
+
 class TreeMachine(RuleBasedStateMachine):
     """The model: every message by id with its parent and its place among its siblings, and the path shown."""
 

@@ -144,7 +144,15 @@ def test_buttons_name_themselves_and_hide_until_they_are_wanted(qtbot, pane: Cha
     pane.focus_composer()
     question, answer = (view.actions_ for view in pane.transcript.views)
     names = [button.accessibleName() for one in (question, answer) for button in one.buttons.values()]
-    assert names == ["Edit message", "Answer anew", "Branch into a new chat from here"]
+    assert names == [
+        "Edit message",
+        "Quote message",
+        "Delete message and what follows…",
+        "Answer anew",
+        "Branch into a new chat from here",
+        "Quote answer",
+        "Delete answer and what follows…",
+    ]
     edit = question.buttons[MessageAction.EDIT]
     question.reveal(False)  # wherever the mouse happens to be
     assert not edit.seen
@@ -155,3 +163,38 @@ def test_buttons_name_themselves_and_hide_until_they_are_wanted(qtbot, pane: Cha
     qtbot.waitUntil(edit.hasFocus)
     assert edit.seen, "who comes by keyboard sees it as well"
     assert answer.copy.seen
+
+
+def test_an_answer_is_quoted_where_one_writes(qtbot, pane: ChatPane) -> None:
+    show(qtbot, pane, conversation(message(0), message(1, text="First **line**\n\n- item")))
+    pane.composer.set_text("Why?")
+    pane.ask(MessageAction.QUOTE)
+    assert pane.composer.text == "Why?\n\n> First **line**\n>\n> - item\n\n"
+    assert pane.composer.edit.textCursor().atEnd()
+
+
+def test_what_is_selected_is_quoted_and_nothing_else(qtbot, pane: ChatPane) -> None:
+    show(qtbot, pane, conversation(message(0), message(1, text="First\n\nSecond $x^2$")))
+    (document,) = pane.transcript.views[1].documents
+    cursor = document.textCursor()
+    cursor.setPosition(len("First") + 1)
+    cursor.movePosition(cursor.MoveOperation.End, cursor.MoveMode.KeepAnchor)
+    document.setTextCursor(cursor)
+    pane.transcript.views[1].actions_.buttons[MessageAction.QUOTE].click()
+    assert pane.composer.text == "> Second $x^2$\n\n"
+
+
+def test_quoting_goes_on_while_an_answer_is_written(qtbot, pane: ChatPane) -> None:
+    show(qtbot, pane, path(2))
+    pane.set_answering(True)
+    offers = pane.transcript.views[1].actions_.offers
+    assert offers(MessageAction.QUOTE)
+    assert not offers(MessageAction.DELETE)
+    assert not offers(MessageAction.REGENERATE)
+
+
+def test_a_quotation_of_a_megabyte_is_held_as_a_paste_is(qtbot, pane: ChatPane) -> None:
+    text = "word " * 200_000
+    pane.composer.quote(text)
+    assert pane.composer.edit.is_blank
+    assert pane.composer.text.strip() == f"> {text}".strip()

@@ -50,8 +50,7 @@ def test_a_code_block_copies_its_code(new_body, work: SlicedWork) -> None:
     body = new_body()
     body.set_text("```py\ndef f():\n\treturn 1\n\n```\n")
     (piece,) = body.pieces
-    (button,) = piece.findChildren(QToolButton)
-    assert button.accessibleName() == "Copy code"
+    (button,) = [one for one in piece.findChildren(QToolButton) if one.accessibleName() == "Copy code"]
     QTest.mouseClick(button, Qt.MouseButton.LeftButton)
     assert QGuiApplication.clipboard().text() == "def f():\n\treturn 1\n"
     assert button.toolTip() == "Copied"
@@ -151,3 +150,29 @@ def test_a_long_line_of_code_is_shown_from_its_beginning(qtbot, new_body, work: 
     body.show()
     assert code.horizontalScrollBar().value() == 50, "where the person has scrolled to"
     assert not code.textCursor().hasSelection()
+
+
+def test_long_lines_wrap_when_that_is_asked_for_and_never_else(qtbot, new_body, work: SlicedWork) -> None:
+    body = new_body()
+    body.set_text("```py\nx = '" + "word " * 100 + "'\ny = 1\n```\n")
+    work.run_to_end()
+    (piece,) = body.pieces
+    (document,) = piece.documents
+    one_line = body.arrange(500)
+    button = piece.wrap_button
+    assert not button.isHidden()
+    with qtbot.waitSignal(body.height_changed):
+        QTest.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert button.accessibleName() == "Don't wrap long lines"
+    assert body.arrange(500) > one_line + 40
+    assert document.document().size().width() <= 500
+    assert piece.text.startswith("x = 'word")
+    QTest.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert body.arrange(500) == one_line
+
+
+def test_code_without_a_long_line_offers_no_wrapping(new_body, work: SlicedWork) -> None:
+    body = new_body()
+    body.set_text("```py\nx = 1\n```\n")
+    body.arrange(500)
+    assert body.pieces[0].wrap_button.isHidden()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QContextMenuEvent, QGuiApplication
-from PySide6.QtWidgets import QMenu
+from PySide6.QtWidgets import QMenu, QMessageBox
 
 from app.context_policy import ContextPolicy
 from app.controller import ModelPhase
@@ -121,6 +121,25 @@ def test_a_branch_is_a_chat_of_its_own(chatting: MainWindow, qtbot) -> None:
     assert [one.title for one in chatting.conversations.model.summaries] == ["one (branch)", "one"]
 
 
+def test_a_message_is_deleted_with_what_follows_once_that_is_confirmed(
+    chatting: MainWindow, qtbot, script
+) -> None:
+    click(qtbot, views(chatting)[2], MessageAction.DELETE)
+    box = chatting.findChild(QMessageBox)
+    box.escapeButton().click()
+    assert texts(chatting) == ["one", "first", "two", "second"]
+    click(qtbot, views(chatting)[2], MessageAction.DELETE)
+    box = next(one for one in chatting.findChildren(QMessageBox) if one.isVisible())
+    with qtbot.waitSignal(chatting.controller.branch_shown):
+        next(one for one in box.buttons() if one.text() == "Delete").click()
+    qtbot.waitUntil(lambda: texts(chatting) == ["one", "first"])
+    conversation = chatting.controller.current_conversation_id
+    qtbot.waitUntil(lambda: conversation in script.forgotten)
+    say(qtbot, chatting, "three")
+    assert texts(chatting) == ["one", "first", "three", "other"]
+    assert [text for _, text in script.prompts[-1]] == ["one", "first", "three"]
+
+
 def test_messages_have_a_menu_that_says_what_can_be_done_with_them(chatting: MainWindow, qtbot) -> None:
     def entries(view: MessageView) -> list[str]:
         where = QPoint(view.width() - 40, 12)
@@ -132,8 +151,15 @@ def test_messages_have_a_menu_that_says_what_can_be_done_with_them(chatting: Mai
         return found
 
     question, answer = views(chatting)[:2]
-    assert entries(question)[-2:] == ["Copy message", "Edit message"]
-    assert entries(answer)[-3:] == ["Copy answer", "Answer anew", "Branch into a new chat from here"]
+    delete = "Delete message and what follows…"
+    assert entries(question)[-4:] == ["Copy message", "Edit message", "Quote message", delete]
+    assert entries(answer)[-5:] == [
+        "Copy answer as Markdown",
+        "Answer anew",
+        "Branch into a new chat from here",
+        "Quote answer",
+        "Delete answer and what follows…",
+    ]
     chatting.actions_.copy_answer.trigger()
     assert QGuiApplication.clipboard().text() == "second"
 
@@ -142,7 +168,12 @@ def test_nothing_can_be_changed_where_an_answer_is_being_written(chatting: MainW
     gate = script.gates[0] = threading.Event()
     with qtbot.waitSignal(chatting.controller.answer_started):
         chatting.controller.send_message("three")
-    buttons = [button for view in views(chatting) for button in view.actions_.buttons.values()]
+    buttons = [
+        button
+        for view in views(chatting)
+        for action, button in view.actions_.buttons.items()
+        if action is not MessageAction.QUOTE
+    ]
     assert not any(button.isEnabled() for button in buttons)
     chatting.actions_.messages[MessageAction.EDIT].trigger()
     assert chatting.chat.composer.edited_id == ""

@@ -87,9 +87,30 @@ def test_thinking_is_folded_and_a_click_opens_it(qtbot, new_answer, work: Sliced
     view.extend(AnswerDelta(thinking=" about it", text="So"))
     qtbot.waitUntil(lambda: view.text == "So")
     assert thinking.documents[0].toPlainText() == "I wonder about it"
-    assert thinking.button.text() == THOUGHT
+    assert thinking.button.text().startswith("Thought for less than 1")
     thinking.button.click()
     assert thinking.documents == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "title"),
+    [(0.0, THOUGHT), (12.4, "Thought for 12\u202fs"), (75.0, "Thought for 1\u202fmin 15\u202fs")],
+)
+def test_thinking_says_how_long_it_took(new_answer, seconds: float, title: str) -> None:
+    read = replace(message("So", thinking="Hm"), stats=replace(stats(), thinking_seconds=seconds))
+    view = new_answer(read)
+    assert view.thinking is not None
+    assert view.thinking.button.text() == title
+    assert view.thinking.button.accessibleName() == title
+
+
+def test_the_end_of_an_answer_corrects_how_long_it_thought(qtbot, new_answer) -> None:
+    view = new_answer(message(status=MessageStatus.WRITING))
+    view.extend(AnswerDelta(thinking="Hm"))
+    view.extend(AnswerDelta(text="So"))
+    view.finish(replace(message("So", thinking="Hm"), stats=replace(stats(), thinking_seconds=30.0)))
+    assert view.thinking is not None
+    assert view.thinking.button.text() == "Thought for 30\u202fs"
 
 
 def test_an_answer_without_thinking_has_no_block_for_it(new_answer) -> None:
@@ -98,7 +119,9 @@ def test_an_answer_without_thinking_has_no_block_for_it(new_answer) -> None:
 
 def test_an_answer_copies_its_markdown(new_answer) -> None:
     view = new_answer(message("**Hi**", stats=stats()))
-    (button,) = [one for one in view.findChildren(QToolButton) if one.accessibleName() == "Copy answer"]
+    (button,) = [
+        one for one in view.findChildren(QToolButton) if one.accessibleName() == "Copy answer as Markdown"
+    ]
     QTest.mouseClick(button, Qt.MouseButton.LeftButton)
     assert QGuiApplication.clipboard().text() == "**Hi**"
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ui.text_format import day_group, format_bytes, format_count, format_speed, parse_bytes
+from app.ui.text_format import (
+    day_group,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_speed,
+    parse_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +76,19 @@ def test_a_size_that_must_be_one_is_asked_for_without_a_word_of_0(text: str) -> 
     with pytest.raises(ValueError, match=r"Write (gigabytes, such as 2\.5|a size)\.$"):
         parse_bytes(text, zero="")
     assert parse_bytes("0.5", zero="") == 500_000_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "less than 1_s"),
+        (0.6, "1_s"),
+        (59.4, "59_s"),
+        (59.6, "1_min"),
+        (75, "1_min 15_s"),
+        (3_600, "1_h"),
+        (7_265, "2_h 1_min"),
+    ],
+)
+def test_durations_are_said_in_the_units_that_matter(seconds: float, words: str) -> None:
+    assert format_duration(seconds).replace("\u202f", "_") == words
