@@ -1,7 +1,7 @@
 """The messages of a conversation as a tree, in SQL. What is shown is one path through it.
 
-Everything here runs inside a transaction of the store. Nothing is ever taken out of a tree: another version
-of a message is a sibling, and showing it only moves the pointer of their parent.
+Everything here runs inside a transaction of the store. Nothing is taken out of a tree but what a person
+deletes: another version of a message is a sibling, and showing it only moves the pointer of their parent.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class MessageTree:
 
     def delete(self, message_id: str) -> None:
         """Take a message out, with all that ever followed it. The version before it, or else the one after
-        it, is shown in its place; where it was the only one, what is shown ends above it. Raises StoreError while
-        an answer among them is being written.
+        it, is shown in its place; where it was the only one, what is shown ends above it. Raises StoreError
+        while an answer among them is being written.
         """
         message = self.message(message_id)
         parent_id = self.parent_of(message_id)
