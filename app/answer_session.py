@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal, Slot
 
 from app.answer import AnswerRecorder
-from app.chat_sampling import chat_sampling, other_sampling
+from app.chat_sampling import chosen_sampling, other_sampling
 from app.conversations import AnswerStats, Conversation, Exchange, Message, MessageStatus
 from app.engine_commands import AnswerDelta, GenerateCommand
+from app.prompt import with_instructions
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
 from app.worker import EngineWorker
@@ -95,12 +96,16 @@ class AnswerSession(QObject):
         self._recorder.begin(exchange.answer)
         recommended = summary.sampling_defaults if summary else SamplingParams()
         self._device = summary.device if summary else ""
+        chosen = exchange.settings
+        draw = other_sampling if anew else chosen_sampling
         self._request_id = self._worker.generate(
             GenerateCommand(
                 conversation_id=exchange.summary.id,
-                messages=exchange.history,
-                sampling=other_sampling(recommended) if anew else chat_sampling(recommended),
+                messages=with_instructions(exchange.history, chosen.instructions),
+                sampling=draw(recommended, chosen.sampling),
+                max_new_tokens=chosen.sampling.max_tokens,
                 policy=self._settings.current.context_policy,
+                stop=chosen.sampling.stop,
             )
         )
         self.started.emit(exchange.summary.id, exchange.answer)

@@ -6,6 +6,7 @@ emitted on the GUI thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ from PySide6.QtCore import QObject, Signal, Slot
 
 from app.answer_queue import Answering, AnswerQueue
 from app.answer_session import AnswerSession
+from app.attachment_draft import AttachmentDraft
+from app.attachments import Attachment
+from app.chat_sampling import SamplingChoice
+from app.chat_settings import ChatSettings
+from app.chat_settings_session import ChatSettingsSession
 from app.conversation_session import ConversationSession
 from app.conversations import Conversation, ConversationSummary, Exchange, Message
 from app.engine_loop import EngineFactory, load_engine
@@ -22,7 +28,7 @@ from app.message_sender import MessageSender, Sending
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
 from app.operations import BackgroundRunner
 from app.paths import AppPaths
-from app.settings import Settings, load_settings
+from app.settings import Settings, load_settings, with_model_sampling
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
 from app.worker import EngineWorker, SlotTable
@@ -52,6 +58,7 @@ class ChatController(QObject):
     answer_finished = Signal(str, object)  # conversation id, Message
     answering_changed = Signal(bool)  # an answer is being written now, in any conversation
     answers_changed = Signal(object)  # Answering: where one is being written, and where they wait
+    chat_settings_changed = Signal(object)  # ChatSettings of the conversation that is open
     slots_changed = Signal(object)  # SlotTable
     kept_states_measured = Signal(object)  # KeptStates
     model_state_changed = Signal(object)  # ModelState
@@ -105,6 +112,10 @@ class ChatController(QObject):
             queue=self._queue,
             parent=self,
         )
+        self._chat_settings = ChatSettingsSession(
+            self._store, self._settings, conversations=self._conversations, models=self._models, parent=self
+        )
+        self.attachments = AttachmentDraft(lambda: self._worker.encode, self)
         self._kept_states = KeptStatesSession(
             self._worker, self._settings, folder=paths.states_folder, disk=self._disk, parent=self
         )
@@ -140,6 +151,9 @@ class ChatController(QObject):
         answer.active_changed.connect(self.answering_changed)
         answer.active_changed.connect(self._on_answer_active)
         answer.notice_raised.connect(self.notice_raised)
+        models.state_changed.connect(self.attachments.count_anew)
+        self._chat_settings.changed.connect(self.chat_settings_changed)
+        self._chat_settings.notice_raised.connect(self.notice_raised)
         self._kept_states.measured.connect(self.kept_states_measured)
         self._kept_states.notice_raised.connect(self.notice_raised)
         self._worker.slots_changed.connect(self._on_slots_changed)
@@ -164,6 +178,16 @@ class ChatController(QObject):
     @property
     def settings(self) -> Settings:
         return self._settings.current
+
+    @property
+    def chat_settings(self) -> ChatSettings:
+        """Of the conversation that is open, or of the new chat."""
+        return self._chat_settings.current
+
+    @property
+    def remembered_sampling(self) -> SamplingChoice:
+        """How new chats with the model that is loaded begin to draw."""
+        return self._chat_settings.remembered
 
     # Beginning and end
 
@@ -194,10 +218,11 @@ class ChatController(QObject):
         engine_ended = self._worker.shutdown()  # the end of a stopped answer arrives in here
         self._answer.close()
         inspection_ended = self._models.shutdown()
+        files_ended = self.attachments.shutdown()
         self._settings.close()
         self._store.close(self.notice_raised.emit)
         disk_ended = self._disk.shutdown()
-        return engine_ended and inspection_ended and disk_ended
+        return engine_ended and inspection_ended and files_ended and disk_ended
 
     # Conversations
 
@@ -231,20 +256,22 @@ class ChatController(QObject):
 
     # Messages
 
-    def send_message(self, text: str) -> None:
+    def send_message(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Ends in exactly one of `send_accepted` and `send_rejected`. While an answer is being written in
         another conversation, the answer to this one waits.
 
         In a new chat the order is: send_accepted, conversation_opened (the new row, no messages yet),
         message_added, answer_started. In an existing one conversation_opened is left out.
         """
-        self._sender.send(Sending(text, *self._here))
+        self._sender.send(
+            Sending(text, *self._here, attachments=tuple(attachments), settings=self.chat_settings)
+        )
 
-    def edit_message(self, message_id: str, text: str) -> None:
+    def edit_message(self, message_id: str, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Send another version of a question of the open conversation; the old one is kept beside it with
         what followed. As `send_message`, with branch_shown (up to the question) in place of message_added.
         """
-        self._sender.send(Sending(text, *self._here, message_id=message_id))
+        self._sender.send(Sending(text, *self._here, message_id=message_id, attachments=tuple(attachments)))
 
     def regenerate_answer(self, message_id: str) -> None:
         """Ask for another version of an answer of the open conversation. Ends in branch_shown (up to its
@@ -287,6 +314,19 @@ class ChatController(QObject):
         if not self._closed:
             self._worker.look()
 
+    # What is chosen for a conversation
+
+    def change_chat_settings(self, settings: ChatSettings) -> None:
+        """For the conversation that is open, from its next answer on. Ends in `chat_settings_changed`."""
+        if not self._closed:
+            self._chat_settings.change(settings)
+
+    def remember_sampling(self, choice: SamplingChoice) -> None:
+        """New chats with the model that is loaded begin with this."""
+        summary = self.model_state.summary
+        if summary is not None:
+            self.update_settings(model_sampling=with_model_sampling(self.settings, summary.path, choice))
+
     # What is kept of conversations beside their messages
 
     def measure_kept_states(self) -> None:
@@ -318,10 +358,12 @@ class ChatController(QObject):
             self.send_accepted.emit(sending.text)
         if sending.message_id:
             self.conversations_changed.emit(summaries)
-            self._conversations.show_branch(Conversation(exchange.summary, exchange.history))
+            self._conversations.show_branch(
+                Conversation(exchange.summary, exchange.history, exchange.settings)
+            )
             return
         if sending.conversation_id is None:
-            self._conversations.show(Conversation(exchange.summary), sending.view)
+            self._conversations.show(Conversation(exchange.summary, settings=exchange.settings), sending.view)
         self.conversations_changed.emit(summaries)
         self.message_added.emit(exchange.summary.id, exchange.question)
 

@@ -11,6 +11,7 @@ from app.answer import save_ends
 from app.answer_queue import AnswerQueue
 from app.answer_session import AnswerSession
 from app.conversations import Conversation, ConversationStore, ConversationSummary
+from app.prompt import with_instructions
 from app.refusals import ANSWERING
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
@@ -168,7 +169,8 @@ class ConversationSession(QObject):
             self._answer.forget_unsaved(unsaved)
             # Before anything is done to the original: then its deletion costs the branch nothing.
             policy = self._settings.current.context_policy
-            self._worker.fork(conversation.summary.id, conversation.messages, policy)
+            read = with_instructions(conversation.messages, conversation.settings.instructions)
+            self._worker.fork(conversation.summary.id, read, policy)
             self.changed.emit(summaries)
             self.show(conversation, view)
 

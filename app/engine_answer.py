@@ -69,7 +69,7 @@ class EngineAnswer:
             prompt_ids=prompt.ids,
             sampling=self._command.sampling,
             max_new_tokens=self._command.max_new_tokens,
-            stop=prompt.stop,
+            stop=(*prompt.stop, *self._command.stop),
             conversation=self._command.conversation_id,
         )
         for event in engine.generate(request, self._cancel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class GenerateCommand:
     sampling: SamplingParams
     max_new_tokens: int | None = None  # None: until the context is full
     policy: ContextPolicy = ContextPolicy.STOP
+    stop: tuple[str, ...] = ()  # strings that end the answer, beside the model's own
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class LoadProgressed:
 class ModelLoaded:
     id: int
     summary: ModelSummary
+    encode: Callable[[str], list[int]]  # text to ids; may be called from any thread
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class EngineLoop:
             self._close_engine()
             self._engine = engine
             self._summary = engine.summary
-            self._report(ModelLoaded(load.id, engine.summary))
+            self._report(ModelLoaded(load.id, engine.summary, engine.encode))
             self._report_slots()
 
     def _no_room(self, error: OutOfMemoryError) -> Notice:

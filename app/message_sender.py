@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
@@ -11,6 +11,8 @@ from PySide6.QtCore import QObject, Signal
 from app.answer import SAVED_AFTER_ALL, save_ends
 from app.answer_queue import AnswerOrder, AnswerQueue
 from app.answer_session import AnswerSession
+from app.attachments import Attachment
+from app.chat_settings import ChatSettings
 from app.conversation_records import ConversationSummary, Exchange, Message
 from app.conversations import ConversationStore
 from app.model_session import ModelSession
@@ -33,6 +35,8 @@ class Sending:
     view: int
     message_id: str = ""
     anew: bool = False
+    attachments: tuple[Attachment, ...] = ()
+    settings: ChatSettings = field(default_factory=ChatSettings)  # of a conversation that begins with this
 
 
 class MessageSender(QObject):
@@ -61,7 +65,7 @@ class MessageSender(QObject):
 
     def send(self, sending: Sending) -> None:
         reason = refusal(
-            None if sending.anew else sending.text,
+            None if sending.anew or sending.attachments else sending.text,
             self._models.state,
             last_failure=self._models.last_failure,
             busy=self._sending or self._queue.is_busy(sending.conversation_id),
@@ -117,5 +121,13 @@ def _writer(sending: Sending, model_path: Path | None) -> Callable[[Conversation
     if sending.anew:
         return lambda store: store.begin_regeneration(sending.message_id, model_path=model_path)
     if sending.message_id:
-        return lambda store: store.begin_edit(sending.message_id, sending.text, model_path=model_path)
-    return lambda store: store.begin_exchange(sending.conversation_id, sending.text, model_path=model_path)
+        return lambda store: store.begin_edit(
+            sending.message_id, sending.text, model_path=model_path, attachments=sending.attachments
+        )
+    return lambda store: store.begin_exchange(
+        sending.conversation_id,
+        sending.text,
+        model_path=model_path,
+        attachments=sending.attachments,
+        settings=sending.settings,
+    )

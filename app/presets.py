@@ -63,7 +63,7 @@ def without(presets: Sequence[Preset], name: str) -> tuple[Preset, ...]:
 
 
 def presets_from(value: Any) -> tuple[Preset, ...]:
-    """From JSON. One that `with_preset` could not have made is left out, and the others stay. Raises TypeError
+    """From JSON. One that `with_preset` could not have made is left out; the others stay. Raises TypeError
     for what is no list.
     """
     if not isinstance(value, list):
@@ -73,7 +73,7 @@ def presets_from(value: Any) -> tuple[Preset, ...]:
         name, text = (one.get("name"), one.get("text")) if isinstance(one, dict) else (None, None)
         if isinstance(name, str) and isinstance(text, str):
             try:
-                text.encode()  # half a surrogate pair can't be written again: UnicodeEncodeError, a ValueError
+                text.encode()  # half a surrogate pair, which no file takes, raises UnicodeEncodeError
                 presets = with_preset(presets, name, text)
             except ValueError:
                 continue

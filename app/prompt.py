@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from app.attachments import content_with
 from app.context_policy import (
     ContextPolicy,
     kept_messages,
@@ -14,7 +16,7 @@ from app.context_policy import (
     prompt_limit,
     without_oldest,
 )
-from app.conversation_records import Message
+from app.conversation_records import Message, MessageStatus
 
 if TYPE_CHECKING:
     from engine.model_summary import ModelSummary
@@ -39,6 +41,22 @@ class FittedPrompt:
     cut_anew: bool = False
 
 
+def with_instructions(messages: Sequence[Message], instructions: str) -> tuple[Message, ...]:
+    """The messages behind what the model is told before all of them; "" is nothing."""
+    if not instructions.strip():
+        return tuple(messages)
+    told = Message(
+        id="",
+        conversation_id=messages[0].conversation_id if messages else "",
+        role="system",
+        text=instructions,
+        thinking="",
+        status=MessageStatus.COMPLETE,
+        created_at=messages[0].created_at if messages else datetime.now(UTC),
+    )
+    return (told, *messages)
+
+
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
     """The turns for the chat template, oldest first.
 
@@ -51,7 +69,7 @@ def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
     )  # on the engine's thread: it brings the template engine with it
 
     return [
-        ChatMessage(role=message.role, content=message.text, thinking=message.thinking)
+        ChatMessage(role=message.role, content=_content(message), thinking=message.thinking)
         for message in messages
         if message.role != "assistant" or message.text.strip()
     ]
@@ -83,17 +101,21 @@ def opening_prompt(engine: PromptEngine, messages: Sequence[Message], policy: Co
     """A prompt that begins as the next one will, whatever is asked in it: templates may write an answer
     otherwise once a question follows, without its thinking for one, and behind a question no answer begins.
     """
-    question = replace(messages[-1], role="user", text="?", thinking="", stats=None)
+    question = replace(messages[-1], role="user", text="?", thinking="", stats=None, attachments=())
     return fitted_prompt(engine, [*messages, question], policy).prompt
 
 
 def _message_tokens(engine: PromptEngine, messages: Sequence[Message], *, total: int) -> list[int]:
     """Tokens of each message, so that they sum up to at least `total`, that of the whole prompt."""
-    texts = [0 if _is_unread(message) else len(engine.encode(message.text)) for message in messages]
+    texts = [0 if _is_unread(message) else len(engine.encode(_content(message))) for message in messages]
     frame = max(
         0, -(-(total - sum(texts)) // len(messages))
     )  # what the template puts around each, rounded up
     return [count + frame for count in texts]
+
+
+def _content(message: Message) -> str:
+    return content_with(message.text, message.attachments)
 
 
 def _is_unread(message: Message) -> bool:

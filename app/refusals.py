@@ -17,8 +17,8 @@ ANSWERING = Notice(
 def refusal(
     text: str | None, model: ModelState, *, last_failure: Notice | None, busy: bool, closing: bool
 ) -> Notice | None:
-    """None: `text` can be sent (a text of None: another answer is asked for). `busy`: a message is on its
-    way, or an answer in the same conversation.
+    """None: `text` can be sent (a text of None: another answer is asked for, or there are files). `busy`: a
+    message is on its way, or an answer in the same conversation.
     """
     if closing:
         return CLOSING

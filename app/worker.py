@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal, Slot
@@ -89,6 +89,7 @@ class EngineWorker(QObject):
         self._cancels: dict[int, threading.Event] = {}  # of every load and answer that has not ended
         self._load_ids: set[int] = set()
         self._closed = False
+        self.encode: Callable[[str], list[int]] | None = None  # of the model that is loaded; for any thread
         self._commands: queue.SimpleQueue[EngineCommand] = queue.SimpleQueue()
         self._mailbox = Mailbox(self)
         self._throttle = DeltaThrottle(self)
@@ -187,7 +188,8 @@ class EngineWorker(QObject):
                 self.answer_failed.emit(request_id, notice)
             case LoadProgressed(load_id, progress):
                 self.load_progressed.emit(load_id, progress)
-            case ModelLoaded(load_id, summary):
+            case ModelLoaded(load_id, summary, encode):
+                self.encode = encode
                 self._end_load(load_id)
                 self.model_loaded.emit(load_id, summary)
             case ModelMoved(summary):
@@ -199,6 +201,7 @@ class EngineWorker(QObject):
                 self._end_load(load_id)
                 self.load_cancelled.emit(load_id)
             case ModelUnloaded():
+                self.encode = None
                 self.model_unloaded.emit()
             case SlotsChanged(table):
                 self.slots_changed.emit(table)

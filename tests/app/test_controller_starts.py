@@ -90,6 +90,8 @@ class Talker:
     )
     def chat_prompt(self, messages):
         return ChatPrompt(ids=(1,), text="", notices=())
+    def encode(self, text):
+        return []
     def generate(self, request, cancel):
         yield Prefilled(PrefillStats(1, 0, 0.0))
         for number in itertools.count():
