@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -49,9 +50,15 @@ def no_thread_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def stall_meter(qapp) -> Iterator[StallMeter]:
+    """What a whole run of tests has imported is not collected while it measures: the program sees to that
+    itself (app/garbage.py).
+    """
+    gc.collect()
+    gc.freeze()
     meter = StallMeter()
     yield meter
     meter.stop()
+    gc.unfreeze()
 
 
 @dataclass(frozen=True)
