@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from app.ui.formula_typesetter import INK, Drawing, typeset
 MAX_KNOWN = 4_000  # drawings are about 10 KB each
 MAX_PAINTED_BYTES = 32 << 20
 JOIN_TIMEOUT_MS = 5_000
+_PAUSE_SECONDS = 0.004
 _IDLE_SECONDS = 0.5  # without a formula until the thread ends; the next one begins another
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,9 @@ class FormulaKey:
 
     tex: str
     display: bool
+
+
+_FIRST = FormulaKey("x", display=False)  # what is laid out to have the library loaded
 
 
 class FormulaStore(QObject):
@@ -79,6 +84,11 @@ class FormulaStore(QObject):
         if self._thread is None or not self._thread.isRunning():
             self._begin_thread()
 
+    def prepare(self) -> None:
+        """Loads what typesets formulas, where there is time for it: an answer is about to begin."""
+        if not self.is_known(_FIRST):
+            self.want(_FIRST, self._on_prepared)
+
     def paint(self, painter: QPainter, key: FormulaKey, area: QRectF, color: QColor) -> None:
         """Draws a formula that is known into an area of its proportions."""
         drawing = self.drawing(key)
@@ -101,6 +111,9 @@ class FormulaStore(QObject):
         self._work = queue.SimpleQueue()
         return ended
 
+    def _on_prepared(self, key: FormulaKey) -> None:
+        """Nobody waits for it."""
+
     def _begin_thread(self) -> None:
         if self._thread is not None:
             self._thread.join(JOIN_TIMEOUT_MS)
@@ -119,6 +132,8 @@ class FormulaStore(QObject):
                 return
             drawing = typeset(key.tex, display=key.display)
             self._mailbox.post(lambda key=key, drawing=drawing: self._on_typeset(key, drawing))
+            # Both threads are Python; without a pause each turn of the GUI's would take twice as long.
+            time.sleep(_PAUSE_SECONDS)
 
     def _on_typeset(self, key: FormulaKey, drawing: Drawing | None) -> None:
         self._known[key] = drawing

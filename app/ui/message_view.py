@@ -13,6 +13,7 @@ from app.answer_queue import unfinished
 from app.conversations import Message, MessageStatus
 from app.ui.answer_footer import AnswerFooter
 from app.ui.document_view import DocumentView
+from app.ui.formulas import formula_store
 from app.ui.icons import icon
 from app.ui.left_out_note import LeftOutNote
 from app.ui.message_actions import MessageAction, MessageActions, message_menu
@@ -215,6 +216,8 @@ class AnswerView(MessageView):
         self._body.document_added.connect(self.document_added)
         self._writing = True
         self._show_message(message)
+        if self._writing:
+            formula_store().prepare()
 
     @property
     def text(self) -> str:

@@ -344,6 +344,15 @@ def test_an_answer_of_ten_thousand_tokens_never_stalls(qtbot, pane: ChatPane) ->
         "| a | b |\n|---|---|\n" + "| x **b** y | some words |\n" * 600,
         "- item with **words**\n" * 4000,
         "[" * 20_000,
+        "$x_1^2$ and $\\frac{a}{b}$ " * 4_000,
+        "$" * 20_000,
+        "$$\nx\n" * 4_000,
+        "\\[ x " * 8_000,
+        "\u202eright to left \u05d0\u05d1 e\u0301\u0300\u0302 " * 4_000,
+        "e" + "\u0301" * 20_000,
+        "\u200b\u200d\ufeff\x00\x07\x1b[31m" * 4_000,
+        "<script>alert(1)</script><img src=file:///etc/passwd onerror=x>\n" * 2_000,
+        "**a _b `c [d](e ~~f " * 2_000,
         "".join(
             ["    ", "\t", "- ", "   * ", "1. ", "", ">  "][n % 7]
             + "Once upon a time there was a word that grew. " * (1 + n % 5)
@@ -351,7 +360,26 @@ def test_an_answer_of_ten_thousand_tokens_never_stalls(qtbot, pane: ChatPane) ->
             for n in range(300)
         ),
     ],
-    ids=["1 MB line", "1 MB word", "newlines", "lines", "code", "table", "list", "brackets", "odd indents"],
+    ids=[
+        "1 MB line",
+        "1 MB word",
+        "newlines",
+        "lines",
+        "code",
+        "table",
+        "list",
+        "brackets",
+        "formulas",
+        "dollars",
+        "open formulas",
+        "open brackets",
+        "right to left",
+        "combining",
+        "control",
+        "HTML",
+        "broken",
+        "odd indents",
+    ],
 )
 def test_no_text_holds_the_window_up(qtbot, pane: ChatPane, text: str) -> None:
     def show() -> None:

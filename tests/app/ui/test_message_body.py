@@ -231,3 +231,36 @@ def test_a_change_of_theme_changes_colours_and_no_words(qtbot, new_body, work: S
         assert first.foreground().color().name() == DARK.text
     finally:
         theme_manager().apply(ThemeChoice.LIGHT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "right \u202eto left\u202c אבג and e\u0301\u0300",
+        "zero\u200bwidth\u200djoined\ufeff",
+        "bell\x07 escape\x1b[31m delete\x7f",
+        "<script>alert('x')</script> <b>bold</b> <!-- note --> &amp",
+        "**open _marks `of [every](kind ~~there is",
+    ],
+)
+def test_odd_characters_and_broken_marks_are_shown_whole_and_copied_as_they_are(
+    new_body, work: SlicedWork, text: str
+) -> None:
+    body = new_body()
+    for char in text:
+        body.append(char)
+    body.finish()
+    work.run_to_end()
+    assert body.pieces[0].toPlainText() == text
+    assert body.text == text
+
+
+def test_a_fence_that_is_open_still_shows_its_code_as_it_comes(new_body, work: SlicedWork) -> None:
+    body = new_body()
+    body.append("Before\n\n```py\nx = 1\ny = 2")
+    prose, code = body.pieces
+    assert isinstance(code, CodeView)
+    assert prose.toPlainText() == "Before"
+    assert code.documents[0].toPlainText() == "x = 1\ny = 2"
+    body.finish()
+    assert code.text == "x = 1\ny = 2"
