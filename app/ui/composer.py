@@ -6,25 +6,32 @@ beside the editor as a chip, so that neither the paste nor the typing after it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QTextCursor
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
+from app.attachment_draft import DraftItem, DraftState
+from app.ui.attachment_bar import AttachmentBar
 from app.ui.edit_strip import EditStrip
 from app.ui.icons import icon
 from app.ui.message_edit import MessageEdit, is_long
 from app.ui.paste_chip import PasteChip
-from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS, current_theme, mixed
+from app.ui.theme import SPACE_S, SPACE_XS, current_theme, mixed
 
 _RADIUS = 16
 _BUTTON = 34  # pixels
 PLACEHOLDER = "Write a message"
+_SETTINGS_TIP = "Instructions and sampling of this chat (Ctrl+Shift+P)"
 
 
 class Composer(QFrame):
     """Signals: send_requested(str) when there is something to send and it may be sent; stop_requested();
     edit_requested(str, str) for the message with this id instead, while it is being edited; edit_ended();
-    refused() when it may not be sent now; height_changed() after it grew or shrank.
+    refused() when it may not be sent now; attach_requested() and settings_requested() of its two buttons;
+    text_changed() after what would be sent has.
     """
 
     send_requested = Signal(str)
@@ -32,6 +39,9 @@ class Composer(QFrame):
     edit_ended = Signal()
     stop_requested = Signal()
     refused = Signal()
+    attach_requested = Signal()
+    settings_requested = Signal()
+    text_changed = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -44,6 +54,14 @@ class Composer(QFrame):
         self.edit = MessageEdit(self)
         self.edit.setPlaceholderText(PLACEHOLDER)
         self.chip = PasteChip(self)
+        self.files = AttachmentBar(self)
+        self._has_files = False  # that can be sent
+        self._reading_files = False
+        self.attach_button = _side_button(
+            "Attach files", "Attach text, code or PDF files (Ctrl+Shift+A)", self
+        )
+        self.settings_button = _side_button("Instructions and sampling", _SETTINGS_TIP, self)
+        self._has_settings = False
         self.button = QToolButton(self)
         self.button.setFixedSize(_BUTTON, _BUTTON)
         self.button.setIconSize(QSize(18, 18))
@@ -55,19 +73,27 @@ class Composer(QFrame):
 
     def _lay_out(self) -> None:
         column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_L, SPACE_S, SPACE_S, SPACE_S)
+        column.setContentsMargins(SPACE_S, SPACE_S, SPACE_S, SPACE_S)
         column.setSpacing(SPACE_XS)
         column.addWidget(self.strip)
+        column.addWidget(self.files)
         column.addWidget(self.chip, 0, Qt.AlignmentFlag.AlignLeft)
         row = QHBoxLayout()
-        row.setSpacing(SPACE_S)
+        row.setSpacing(SPACE_XS)
+        row.addWidget(self.attach_button, 0, Qt.AlignmentFlag.AlignBottom)
+        row.addWidget(self.settings_button, 0, Qt.AlignmentFlag.AlignBottom)
+        row.addSpacing(SPACE_XS)
         row.addWidget(self.edit, 1, Qt.AlignmentFlag.AlignVCenter)
         row.addWidget(self.button, 0, Qt.AlignmentFlag.AlignBottom)
         column.addLayout(row)
-        self.setTabOrder(self.edit, self.button)
+        for first, second in pairwise((self.attach_button, self.settings_button, self.edit, self.button)):
+            self.setTabOrder(first, second)
 
     def _connect_signals(self) -> None:
         self.edit.textChanged.connect(self._update_button)
+        self.edit.textChanged.connect(self.text_changed)
+        self.attach_button.clicked.connect(self.attach_requested)
+        self.settings_button.clicked.connect(self.settings_requested)
         self.edit.send_pressed.connect(self._send)
         self.edit.long_text_pasted.connect(self._hold_paste)
         self.edit.focus_changed.connect(self.update)
@@ -139,6 +165,18 @@ class Composer(QFrame):
         if is_long(text):
             self._hold_paste(text)
 
+    def show_files(self, items: Sequence[DraftItem]) -> None:
+        """Those that are to go with the message."""
+        self.files.show_items(items)
+        self._has_files = any(item.state is DraftState.READY for item in items)
+        self._reading_files = any(item.state is DraftState.READING for item in items)
+        self._update_button()
+
+    def set_has_settings(self, has_settings: bool) -> None:
+        """Something is chosen for this chat: its button shows it."""
+        self._has_settings = has_settings
+        self._paint_side_buttons()
+
     def set_answering(self, answering: bool) -> None:
         self._answering = answering
         self._update_button()
@@ -177,13 +215,16 @@ class Composer(QFrame):
         )
         self.edit.apply_theme()
         self.chip.apply_theme()
+        self.files.apply_theme()
+        self._paint_side_buttons()
         self.strip.apply_theme()
         self._update_button()
         self.update()
 
     def _send(self) -> None:
         text = self.text
-        if not text.strip() or self._sent is not None or self._answering:
+        has_content = bool(text.strip()) or self._has_files
+        if not has_content or self._reading_files or self._sent is not None or self._answering:
             return
         if not self._ready:
             self.refused.emit()
@@ -209,8 +250,10 @@ class Composer(QFrame):
     def _hold_paste(self, text: str) -> None:
         self.chip.add(text)
         self._update_button()
+        self.text_changed.emit()
 
     def _on_chip_removed(self) -> None:
+        self.text_changed.emit()
         self._update_button()
         self.edit.setFocus()
 
@@ -219,16 +262,27 @@ class Composer(QFrame):
         if self._answering:
             name, tip, image, enabled = "Stop", "Stop the answer (Esc)", "stop", True
         else:
-            has_text = bool(self.chip.text) or not self.edit.is_blank
-            enabled = self._ready and has_text and self._sent is None
+            has_content = self._has_files or bool(self.chip.text) or not self.edit.is_blank
+            enabled = self._ready and has_content and not self._reading_files and self._sent is None
             name, tip, image = "Send", "Send (Enter). Shift+Enter begins a new line.", "send"
             if self._edited_id:
                 name, tip = "Send the edited message", "Send the edited message (Enter)"
+            if self._reading_files:
+                tip = "A file is still being read"
         ink = theme.accent_text if enabled else theme.text_muted
         self.button.setEnabled(enabled)
         self.button.setIcon(icon(image, ink))
         self.button.setToolTip(tip)
         self.button.setAccessibleName(name)
+
+    def _paint_side_buttons(self) -> None:
+        theme = current_theme()
+        self.attach_button.setIcon(icon("attach", theme.text_muted))
+        self.settings_button.setIcon(
+            icon("settings", theme.accent if self._has_settings else theme.text_muted)
+        )
+        chosen = "; something is chosen here" if self._has_settings else ""
+        self.settings_button.setAccessibleName(f"Instructions and sampling of this chat{chosen}")
 
     # Qt overrides
 
@@ -246,3 +300,12 @@ class Composer(QFrame):
 def quoted(text: str) -> str:
     """As a quotation in Markdown. Lines end where people and models end them, and nowhere else."""
     return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
+
+
+def _side_button(name: str, tip: str, parent: QWidget) -> QToolButton:
+    button = QToolButton(parent)
+    button.setFixedSize(_BUTTON, _BUTTON)
+    button.setIconSize(QSize(18, 18))
+    button.setAccessibleName(name)
+    button.setToolTip(tip)
+    return button

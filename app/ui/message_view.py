@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QLabel, QMenu, QWidget
 from app.answer_queue import unfinished
 from app.conversations import Message, MessageStatus
 from app.ui.answer_footer import AnswerFooter
+from app.ui.attachment_view import AttachmentView
 from app.ui.document_view import DocumentView
 from app.ui.formulas import formula_store
 from app.ui.icons import icon
@@ -152,6 +153,11 @@ class UserMessageView(MessageView):
         self._text = message.text
         self._bubble = UserBubble(message.text, work, self)
         self._bubble.height_changed.connect(self.height_changed)
+        self._bubble.setVisible(bool(message.text.strip()) or not message.attachments)
+        self.files = tuple(AttachmentView(file, work, self) for file in message.attachments)
+        for file in self.files:
+            file.height_changed.connect(self.height_changed)
+            file.document_added.connect(self.document_added)
         self.actions_ = MessageActions("message", lambda: self._text, self, shy_copy=True)
         self.actions_.asked.connect(self.asked)
         self.actions_.show_message(message)
@@ -166,26 +172,33 @@ class UserMessageView(MessageView):
 
     @property
     def documents(self) -> tuple[DocumentView, ...]:
-        return self._bubble.documents
+        return (*(document for file in self.files for document in file.documents), *self._bubble.documents)
 
     @property
     def pinned(self) -> bool:
-        return self._bubble.changed
+        return self._bubble.changed or any(file.is_open for file in self.files)
 
     def set_marked(self, marked: bool) -> None:
         """It is the one that is being edited."""
         self._bubble.set_marked(marked)
 
     def arrange_parts(self, width: int, top: int) -> int:
-        height = self._bubble.arrange(width)
-        self._bubble.setGeometry(0, top, width, height)
-        top += height + SPACE_XS
+        for file in self.files:
+            height = file.arrange(width)
+            file.setGeometry(0, top, width, height)
+            top += height + SPACE_XS
+        if not self._bubble.isHidden():
+            height = self._bubble.arrange(width)
+            self._bubble.setGeometry(0, top, width, height)
+            top += height + SPACE_XS
         row = self.actions_.sizeHint()
         self.actions_.setGeometry(width - row.width(), top, row.width(), row.height())
         return top + row.height()
 
     def apply_theme(self) -> None:
         self._bubble.apply_theme()
+        for file in self.files:
+            file.apply_theme()
         self.actions_.apply_theme()
         if self._note is not None:
             self._note.update()

@@ -1,0 +1,120 @@
+"""A file that is to go with the next message, shown as one small box; or the sentence why it can't."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QWidget
+
+from app.attachment_draft import DraftItem
+from app.attachments import Attachment
+from app.ui.elided_label import ElidedLabel
+from app.ui.icon_label import IconLabel
+from app.ui.icons import icon
+from app.ui.style_sheet import set_role
+from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, current_theme
+from app.ui.wrapped_label import WrappedLabel
+from engine.notices import Notice
+from engine.wording import format_tokens
+
+_NAME_WIDTH = 220  # pixels; a longer name is shortened in the middle, where its ending stays
+_RADIUS = 8
+
+
+class AttachmentChip(QWidget):
+    """Signals: removed()."""
+
+    removed = Signal()
+
+    def __init__(self, item: DraftItem, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.name = ElidedLabel(item.name, self, mode=Qt.TextElideMode.ElideMiddle)
+        self.name.setMaximumWidth(_NAME_WIDTH)
+        self.details = QLabel(self)
+        set_role(self.details, "small")
+        self.remove_button = _remove_button(f"Remove {item.name}", self)
+        self.remove_button.clicked.connect(self.removed)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(SPACE_S, SPACE_XS, SPACE_XS, SPACE_XS)
+        row.setSpacing(SPACE_S)
+        row.addWidget(IconLabel("file", self, size=16))
+        row.addWidget(self.name)
+        row.addWidget(self.details)
+        row.addWidget(self.remove_button)
+        self.show_item(item)
+
+    def show_item(self, item: DraftItem) -> None:
+        self.details.setText(_details(item))
+        self.setAccessibleName(f"{item.name}, {_details(item)}")
+        self.setToolTip(_explanation(item))
+        self.updateGeometry()
+
+    def apply_theme(self) -> None:
+        self.remove_button.setIcon(icon("close", current_theme().text_muted))
+        self.update()
+
+    # Qt overrides
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        theme = current_theme()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(theme.color("border"), 1))
+        painter.setBrush(theme.color("code_background"))
+        painter.drawRoundedRect(self.rect().toRectF().adjusted(0.5, 0.5, -0.5, -0.5), _RADIUS, _RADIUS)
+
+
+class RefusedFile(QWidget):
+    """Says why a file can't go with the message. Signals: removed()."""
+
+    removed = Signal()
+
+    def __init__(self, problem: Notice, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.words = WrappedLabel(f"{problem.message} {problem.hint}".strip(), self)
+        set_role(self.words, "warning-small")
+        self.remove_button = _remove_button("Dismiss", self)
+        self.remove_button.clicked.connect(self.removed)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(SPACE_S)
+        row.addWidget(IconLabel("warning", self, color="warning", size=16), 0, Qt.AlignmentFlag.AlignTop)
+        row.addWidget(self.words, 1)
+        row.addWidget(self.remove_button, 0, Qt.AlignmentFlag.AlignTop)
+        self.setContentsMargins(0, 0, SPACE_M, 0)
+
+    def apply_theme(self) -> None:
+        self.remove_button.setIcon(icon("close", current_theme().text_muted))
+
+
+def size_words(attachment: Attachment) -> str:
+    """How much of it there is, in what a person counts it in."""
+    if attachment.pages is not None:
+        return "1 page" if attachment.pages == 1 else f"{attachment.pages:,} pages"
+    return "1 line" if attachment.num_lines == 1 else f"{attachment.num_lines:,} lines"
+
+
+def _details(item: DraftItem) -> str:
+    if item.attachment is None:
+        return "is being read…"
+    if item.tokens is None:
+        return size_words(item.attachment)
+    return format_tokens(item.tokens)
+
+
+def _explanation(item: DraftItem) -> str:
+    if item.attachment is None:
+        return "This file is being read."
+    size = size_words(item.attachment)
+    if item.tokens is None:
+        return f"{size}. Its tokens are counted once a model is loaded."
+    return f"{size}, {format_tokens(item.tokens)} of the model's context. Its text goes with your message."
+
+
+def _remove_button(name: str, parent: QWidget) -> QToolButton:
+    button = QToolButton(parent)
+    button.setAccessibleName(name)
+    button.setToolTip("Remove")
+    button.setIconSize(QSize(12, 12))
+    button.setIcon(icon("close", current_theme().text_muted))
+    return button
