@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QTextCursor
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
@@ -125,13 +125,15 @@ class Composer(QFrame):
             self._hold_paste(quotation)
             self.edit.setFocus()
             return
-        cursor = self.edit.textCursor()
-        cursor.movePosition(QTextCursor.MoveOperation.End)
+        self.edit.move_to_end()
         before = "" if self.edit.is_blank else "\n\n"
+        # Not by the editor's own cursor, which goes along: Qt would scroll to it in an editor that is not yet
+        # as high as its text, and never back.
+        cursor = QTextCursor(self.edit.document())
+        cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.insertText(f"{before}{quotation}\n\n")
-        self.edit.setTextCursor(cursor)
-        self.edit.ensureCursorVisible()
         self.edit.setFocus()
+        QTimer.singleShot(0, self.edit, self.edit.ensureCursorVisible)
 
     def begin_edit(self, message_id: str, text: str) -> None:
         """Takes the text of a message to be edited; what stood here comes back when that ends."""

@@ -171,6 +171,7 @@ def test_an_answer_is_quoted_where_one_writes(qtbot, pane: ChatPane) -> None:
     pane.ask(MessageAction.QUOTE)
     assert pane.composer.text == "Why?\n\n> First **line**\n>\n> - item\n\n"
     assert pane.composer.edit.textCursor().atEnd()
+    qtbot.waitUntil(lambda: pane.composer.edit.firstVisibleBlock().blockNumber() == 0)
 
 
 def test_what_is_selected_is_quoted_and_nothing_else(qtbot, pane: ChatPane) -> None:
