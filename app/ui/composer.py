@@ -133,7 +133,8 @@ class Composer(QFrame):
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.insertText(f"{before}{quotation}\n\n")
         self.edit.setFocus()
-        QTimer.singleShot(0, self.edit, self.edit.ensureCursorVisible)
+        if self.edit.verticalScrollBarPolicy() is not Qt.ScrollBarPolicy.ScrollBarAlwaysOff:
+            QTimer.singleShot(0, self.edit, self.edit.ensureCursorVisible)  # there is more than it shows
 
     def begin_edit(self, message_id: str, text: str) -> None:
         """Takes the text of a message to be edited; what stood here comes back when that ends."""
