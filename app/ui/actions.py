@@ -36,6 +36,7 @@ class WindowActions:
     delete: QAction
     messages: dict[MessageAction, QAction]
     copy_answer: QAction
+    attach: QAction
     focus_message: QAction
     toggle_live: QAction
     toggle_sidebar: QAction
@@ -72,6 +73,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         delete=action("Delete conversation…"),
         messages={one: action(name, keys) for one, (name, keys) in _MESSAGE_ACTIONS.items()},
         copy_answer=action("Copy the last answer", "Ctrl+Shift+C"),
+        attach=action("Attach files…", "Ctrl+Shift+A"),
         focus_message=action("Write a message", "Ctrl+L"),
         toggle_live=action("Show what the engine keeps", "Ctrl+J"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
@@ -89,7 +91,7 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu = QMenu(window)
     menu.addActions([actions.new_chat, actions.rename, actions.delete])
     message_menu = menu.addMenu("Message")
-    message_menu.addActions([*actions.messages.values(), actions.copy_answer])
+    message_menu.addActions([*actions.messages.values(), actions.copy_answer, actions.attach])
     menu.addSeparator()
     menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()

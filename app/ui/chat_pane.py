@@ -29,7 +29,8 @@ _JUMP = 36  # pixels
 
 
 class ChatPane(QWidget):
-    """Signals: send_requested(str), edit_requested(message id, text), regenerate_requested(message id),
+    """Signals: send_requested(str), edit_requested(message id, text), edit_begun(files of the message),
+    regenerate_requested(message id),
     fork_requested(message id), version_requested(message id, delta),
     delete_requested(message id), stop_requested(), link_activated(QUrl):
     the window asks before it opens one.
@@ -37,6 +38,7 @@ class ChatPane(QWidget):
 
     send_requested = Signal(str)
     edit_requested = Signal(str, str)
+    edit_begun = Signal(object)  # the files that came with the message
     regenerate_requested = Signal(str)
     fork_requested = Signal(str)
     version_requested = Signal(str, int)
@@ -119,6 +121,11 @@ class ChatPane(QWidget):
         """Whether it is on the branch that is shown."""
         return any(message.id == message_id for message in self._messages)
 
+    def messages_before(self, message_id: str) -> list[Message]:
+        """Of those that are shown, as they were when they ended last."""
+        place = next((i for i, one in enumerate(self._messages) if one.id == message_id), len(self._messages))
+        return self._messages[:place]
+
     def begin_answer(self, message: Message) -> None:
         """The turn of an answer that waited has come; nothing if it isn't on the branch that is shown."""
         self.transcript.begin_answer(message)
@@ -181,6 +188,8 @@ class ChatPane(QWidget):
         view = self.transcript.view(message_id)
         if view is not None and not self.composer.answering:
             self.composer.begin_edit(message_id, view.text)
+            message = next((one for one in self._messages if one.id == message_id), None)
+            self.edit_begun.emit(message.attachments if message is not None else ())
             self._mark_edited()
 
     def _mark_edited(self) -> None:

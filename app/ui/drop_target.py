@@ -1,11 +1,13 @@
-"""Dropping a model anywhere on the window.
+"""Dropping a model, or files for a message, anywhere on the window.
 
-A folder or a GGUF file is taken as it is; a file out of a model folder stands for its folder. Drags of files
-are taken before the text field under the pointer sees them; dragged text goes on to it.
+A folder or a GGUF file is a model; a file out of a model folder stands for its folder. Other files go with
+the message, where a chat is shown. Drags of files are taken before the text field under the pointer sees
+them; dragged text goes on to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QMimeData, QObject, QRect, Qt, Signal
@@ -41,12 +43,9 @@ def model_path_of(path: Path) -> Path | None:
     return None
 
 
-def dropped_path(data: QMimeData) -> Path | None:
-    """The first local path of what is dragged; None if there is none."""
-    for url in data.urls():
-        if url.isLocalFile():
-            return Path(url.toLocalFile())
-    return None
+def dropped_paths(data: QMimeData) -> list[Path]:
+    """The local paths of what is dragged."""
+    return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()]
 
 
 class DropOverlay(QWidget):
@@ -56,9 +55,14 @@ class DropOverlay(QWidget):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.words = ""
+        self._picture = "model"
         self.hide()
 
-    def cover(self) -> None:
+    def cover(self, words: str, picture: str) -> None:
+        """picture: name of an icon."""
+        self.words, self._picture = words, picture
+        self.setAccessibleName(words)
         parent = self.parentWidget()
         assert parent is not None
         self.setGeometry(parent.rect())
@@ -78,22 +82,27 @@ class DropOverlay(QWidget):
         painter.drawRoundedRect(self.rect().adjusted(SPACE_L, SPACE_L, -SPACE_L, -SPACE_L), RADIUS, RADIUS)
         size = 48
         middle = self.rect().center()
-        picture = pixmap("model", size, color=theme.accent, device_pixel_ratio=self.devicePixelRatioF())
+        picture = pixmap(self._picture, size, color=theme.accent, device_pixel_ratio=self.devicePixelRatioF())
         painter.drawPixmap(middle.x() - size // 2, middle.y() - size - SPACE_S, picture)
         painter.setFont(scaled_font(SCALE_TITLE, bold=True))
         painter.setPen(QColor(theme.text))
         line = QRect(0, middle.y() + SPACE_S, self.width(), painter.fontMetrics().height() * 2)
-        painter.drawText(line, Qt.AlignmentFlag.AlignHCenter, "Drop to look at this model")
+        painter.drawText(line, Qt.AlignmentFlag.AlignHCenter, self.words)
         painter.end()
 
 
 class DropTarget(QObject):
-    """Takes files that are dropped anywhere on one window. Signals: dropped(Path), the first of them."""
+    """Takes files that are dropped anywhere on one window. Signals: model_dropped(Path), the first of them;
+    files_dropped(list of Paths) for a message.
+    """
 
-    dropped = Signal(object)
+    model_dropped = Signal(object)
+    files_dropped = Signal(list)
 
-    def __init__(self, window: QWidget) -> None:
+    def __init__(self, window: QWidget, *, in_chat: Callable[[], bool]) -> None:
+        """in_chat: whether a chat is shown now, to which files may be attached."""
         super().__init__(window)
+        self._in_chat = in_chat
         self.overlay = DropOverlay(window)
 
     def watch(self, handle: QWindow) -> None:
@@ -102,17 +111,26 @@ class DropTarget(QObject):
 
     def _on_drag(self, event: QDropEvent) -> bool:
         """Enter, move or drop. True: taken."""
-        path = dropped_path(event.mimeData())
-        if path is None:
+        paths = dropped_paths(event.mimeData())
+        if not paths:
             return False
         event.setDropAction(Qt.DropAction.CopyAction)
         event.accept()
         if isinstance(event, QDragEnterEvent):
-            self.overlay.cover()
+            if self._for_message(paths):
+                self.overlay.cover("Drop to attach to your message", "attach")
+            else:
+                self.overlay.cover("Drop to look at this model", "model")
         elif event.type() == QEvent.Type.Drop:
             self.overlay.hide()
-            self.dropped.emit(path)
+            if self._for_message(paths):
+                self.files_dropped.emit(paths)
+            else:
+                self.model_dropped.emit(paths[0])
         return True
+
+    def _for_message(self, paths: Sequence[Path]) -> bool:
+        return self._in_chat() and model_path_of(paths[0]) is None
 
     # Qt overrides
 

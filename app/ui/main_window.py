@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
@@ -17,6 +18,7 @@ from app.conversations import ConversationSummary
 from app.settings import Theme as ThemeChoice
 from app.ui import dialogs
 from app.ui.actions import build_actions, build_menu
+from app.ui.attachment_presenter import AttachmentPresenter
 from app.ui.banner import BannerStack
 from app.ui.chat_pane import ChatPane
 from app.ui.chat_presenter import ChatPresenter
@@ -155,7 +157,10 @@ class MainWindow(QMainWindow):
             unload=self.actions_.unload,
             parent=self,
         )
-        self._drops = DropTarget(self)
+        self.attachments = AttachmentPresenter(
+            self.controller, chat=self.chat, status=self.status, parent=self
+        )
+        self._drops = DropTarget(self, in_chat=lambda: not self.showing_models)
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
 
@@ -182,8 +187,6 @@ class MainWindow(QMainWindow):
         controller, chat, conversations = self.controller, self.chat, self.conversations
 
         # From the person to the controller
-        chat.send_requested.connect(controller.send_message)
-        chat.edit_requested.connect(controller.edit_message)
         chat.regenerate_requested.connect(controller.regenerate_answer)
         chat.fork_requested.connect(controller.fork_conversation)
         chat.version_requested.connect(controller.select_version)
@@ -195,7 +198,8 @@ class MainWindow(QMainWindow):
         conversations.rename_requested.connect(controller.rename_conversation)
         conversations.delete_requested.connect(self._ask_to_delete)
         self.loader.closed.connect(self.show_chat)
-        self._drops.dropped.connect(self._on_dropped)
+        self._drops.model_dropped.connect(self._on_model_dropped)
+        self._drops.files_dropped.connect(self._on_files_dropped)
         self._pages.currentChanged.connect(self._on_page_changed)
         self._back.activated.connect(self._leave_models)
         self.header.model_clicked.connect(self._toggle_models)
@@ -221,6 +225,7 @@ class MainWindow(QMainWindow):
         actions.show_model.triggered.connect(self._toggle_models)
         actions.rename.triggered.connect(self._rename)
         actions.delete.triggered.connect(self.conversations.delete_current)
+        actions.attach.triggered.connect(self._attach_files)
         actions.focus_message.triggered.connect(self.show_chat)
         for asked, action in actions.messages.items():
             action.triggered.connect(lambda _checked=False, asked=asked: self._ask_of_message(asked))
@@ -267,9 +272,17 @@ class MainWindow(QMainWindow):
         if self.showing_models:
             self.show_chat()
 
-    def _on_dropped(self, path: Path) -> None:
+    def _on_model_dropped(self, path: Path) -> None:
         self.show_models()
         self.loader.pick(path)
+
+    def _on_files_dropped(self, paths: Sequence[Path]) -> None:
+        self.attachments.attach(paths)
+        self.chat.focus_composer()
+
+    def _attach_files(self) -> None:
+        self.show_chat()
+        self.attachments.choose()
 
     def _rename(self) -> None:
         self.sides.show(self.conversations)  # where it is edited
