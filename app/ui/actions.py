@@ -37,6 +37,7 @@ class WindowActions:
     messages: dict[MessageAction, QAction]
     copy_answer: QAction
     attach: QAction
+    chat_settings: QAction
     focus_message: QAction
     toggle_live: QAction
     toggle_sidebar: QAction
@@ -74,6 +75,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         messages={one: action(name, keys) for one, (name, keys) in _MESSAGE_ACTIONS.items()},
         copy_answer=action("Copy the last answer", "Ctrl+Shift+C"),
         attach=action("Attach files…", "Ctrl+Shift+A"),
+        chat_settings=action("Instructions and sampling…", "Ctrl+Shift+P"),
         focus_message=action("Write a message", "Ctrl+L"),
         toggle_live=action("Show what the engine keeps", "Ctrl+J"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
@@ -89,7 +91,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
 def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     """The menu behind the button in the header."""
     menu = QMenu(window)
-    menu.addActions([actions.new_chat, actions.rename, actions.delete])
+    menu.addActions([actions.new_chat, actions.rename, actions.delete, actions.chat_settings])
     message_menu = menu.addMenu("Message")
     message_menu.addActions([*actions.messages.values(), actions.copy_answer, actions.attach])
     menu.addSeparator()

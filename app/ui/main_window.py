@@ -22,6 +22,7 @@ from app.ui.attachment_presenter import AttachmentPresenter
 from app.ui.banner import BannerStack
 from app.ui.chat_pane import ChatPane
 from app.ui.chat_presenter import ChatPresenter
+from app.ui.chat_settings_presenter import ChatSettingsPresenter
 from app.ui.conversation_list import ConversationList
 from app.ui.conversation_model import shown_title
 from app.ui.drop_target import DropTarget
@@ -160,6 +161,7 @@ class MainWindow(QMainWindow):
         self.attachments = AttachmentPresenter(
             self.controller, chat=self.chat, status=self.status, parent=self
         )
+        self.chat_settings = ChatSettingsPresenter(self.controller, chat=self.chat, parent=self)
         self._drops = DropTarget(self, in_chat=lambda: not self.showing_models)
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
@@ -225,6 +227,7 @@ class MainWindow(QMainWindow):
         actions.show_model.triggered.connect(self._toggle_models)
         actions.rename.triggered.connect(self._rename)
         actions.delete.triggered.connect(self.conversations.delete_current)
+        actions.chat_settings.triggered.connect(self.chat_settings.open)
         actions.attach.triggered.connect(self._attach_files)
         actions.focus_message.triggered.connect(self.show_chat)
         for asked, action in actions.messages.items():

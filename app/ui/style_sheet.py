@@ -3,7 +3,7 @@
 Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
 buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title",
 "display", "section", "current", "danger", "warning", "warning-small"; tool buttons "small"; frames "card",
-"surface", "banner", "header", "status"; scroll areas "focusable".
+"surface", "banner", "header", "status", "line"; text fields "field"; scroll areas "focusable".
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ QToolTip { background: @raised; color: @text; border: 1px solid @border; padding
 
 QFrame[role="surface"], QWidget[role="surface"] { background: @surface; border: none; }
 QFrame[role="card"] { background: @raised; border: 1px solid @border; border-radius: 10px; }
+QFrame[role="line"] { background: @border; border: none; }
 QFrame[role="banner"] { background: @raised; border: 1px solid @border; border-radius: 8px; }
 
 QWidget[role="header"] { background: @surface; border: none; border-bottom: 1px solid @border; }
@@ -128,9 +129,37 @@ QToolButton::menu-indicator { image: none; }
 
 QLineEdit {
     background: @raised; color: @text; border: 1px solid @border; border-radius: 6px; padding: 4px 8px;
-    selection-background-color: @selection; selection-color: @text;
+    selection-background-color: @selection; selection-color: @text; placeholder-text-color: @muted;
 }
 QLineEdit:focus { border-color: @accent; }
+QPlainTextEdit[role="field"] {
+    background: @raised; color: @text; border: 1px solid @border; border-radius: 6px; padding: 4px 5px;
+    selection-background-color: @selection; selection-color: @text; placeholder-text-color: @muted;
+}
+QPlainTextEdit[role="field"]:focus { border-color: @accent; }
+
+QComboBox {
+    background: @raised; color: @text; border: 1px solid @border; border-radius: 6px;
+    padding: 4px 28px 4px 8px;
+}
+QComboBox:hover { border-color: @border_strong; }
+QComboBox:focus, QComboBox:on { border-color: @accent; }
+QComboBox:disabled { color: @disabled; }
+QComboBox::drop-down { border: none; width: 0; }
+QComboBox QAbstractItemView {
+    background: @raised; color: @text; border: 1px solid @border; padding: 4px; outline: none;
+    selection-background-color: @selection; selection-color: @text;
+}
+QComboBox QAbstractItemView::item { padding: 4px 8px; border-radius: 4px; }
+
+QCheckBox { border: 1px solid transparent; border-radius: 4px; padding: 1px 4px 1px 1px; spacing: 8px; }
+QCheckBox:focus { border-color: @accent; }
+QCheckBox::indicator {
+    width: 14px; height: 14px; border: 1px solid @muted; border-radius: 4px; background: @raised;
+}
+QCheckBox::indicator:hover { border-color: @accent; }
+QCheckBox::indicator:checked { border-color: @accent; background: @accent; }
+QCheckBox::indicator:disabled { border-color: @border; }
 
 QRadioButton { border: 1px solid transparent; border-radius: 4px; padding: 1px 4px 1px 1px; spacing: 6px; }
 QRadioButton:focus { border-color: @accent; }
