@@ -27,11 +27,13 @@ from app.load_marker import LoadMarker
 from app.message_sender import MessageSender, Sending
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
 from app.operations import BackgroundRunner
-from app.paths import AppPaths
+from app.paths import AppPaths, Folders
+from app.refusals import ANSWERING
 from app.settings import Settings, load_settings, with_model_sampling
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
 from app.worker import EngineWorker, SlotTable
+from engine.default_folders import default_cache_folder, use_cache_folder
 from engine.notices import Notice
 
 __all__ = ["Answering", "ChatController", "KeptStates", "ModelPhase", "ModelState", "SlotTable"]
@@ -59,6 +61,7 @@ class ChatController(QObject):
     answering_changed = Signal(bool)  # an answer is being written now, in any conversation
     answers_changed = Signal(object)  # Answering: where one is being written, and where they wait
     chat_settings_changed = Signal(object)  # ChatSettings of the conversation that is open
+    conversations_moved = Signal(bool)  # to another folder; True: there were conversations there already
     slots_changed = Signal(object)  # SlotTable
     kept_states_measured = Signal(object)  # KeptStates
     model_state_changed = Signal(object)  # ModelState
@@ -85,7 +88,14 @@ class ChatController(QObject):
         loaded = load_settings(paths.settings_file)
         self._early_notices = loaded.notices
         self._disk = BackgroundRunner("disk", self)
-        self._store = StoreSession(paths.conversations_file, runner=self._disk, on_notice=self._raise_notice)
+        self._paths = paths.with_chats_in(loaded.settings.chats_folder)
+        use_cache_folder(loaded.settings.cache_folder)
+        self._store = StoreSession(
+            self._paths.conversations_file,
+            runner=self._disk,
+            on_notice=self._raise_notice,
+            is_chosen=loaded.settings.chats_folder is not None,
+        )
         self._settings = SettingsKeeper(
             paths.settings_file, loaded.settings, runner=self._disk, on_error=self._raise_notice
         )
@@ -313,6 +323,37 @@ class ChatController(QObject):
         """Ends in `slots_changed`, once no answer is being written: other programs may have taken memory."""
         if not self._closed:
             self._worker.look()
+
+    # Folders
+
+    @property
+    def folders(self) -> Folders:
+        return Folders(
+            models=self.settings.models_folder or Path.home(),
+            chats=self._store.folder,
+            cache=self.settings.cache_folder or default_cache_folder(),
+            settings=self._paths.config_folder,
+            log=self._paths.log_folder,
+        )
+
+    def move_conversations(self, folder: Path | None) -> None:
+        """Go on in this folder (None: the program's own), with the conversations that are there, or else with
+        a copy of all. Ends in `conversations_moved` and `conversation_opened`, or in a notice.
+        """
+        if self._closed:
+            return
+        answers = self.answers
+        if answers.writing is not None or answers.waiting or self._answer.unsaved:
+            self.notice_raised.emit(ANSWERING)
+            return
+
+        def on_moved(found: bool) -> None:
+            self.update_settings(chats_folder=folder)
+            self.conversations_moved.emit(found)
+            self._conversations.read(lambda: None)
+
+        target = folder or self._paths.data_folder
+        self._store.move(target, on_moved, self.notice_raised.emit)
 
     # What is chosen for a conversation
 

@@ -6,6 +6,7 @@ Every method that changes something returns only after the change is on disk.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from app.message_tree import MessageTree
 from app.record_times import now_us, time_from
 from app.titles import MAX_TITLE_LENGTH, UNTITLED, branch_title, one_line, title_from
 from app.writers import Writers
+from engine.durability import sync_folder
 from engine.notices import Notice
 
 __all__ = [
@@ -80,6 +82,22 @@ class ConversationStore:
         if self._writers is not None:
             self._writers.close()
         self._connection.close()
+
+    def copy_to(self, path: Path) -> None:
+        """Write everything into a new file, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{uuid4().hex[:12]}.tmp")
+        try:
+            with self._reading("copying the conversations"):
+                copy = sqlite3.connect(part)
+                try:
+                    self._connection.backup(copy)
+                finally:
+                    copy.close()
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
     # Reading
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.default_folders import APP_NAME
@@ -15,6 +15,7 @@ class AppPaths:
     data_folder: Path  # conversations
     config_folder: Path  # settings
     log_folder: Path
+    chats_folder: Path | None = None  # that a person chose for the conversations; None: the data folder
 
     @classmethod
     def default(cls) -> AppPaths:
@@ -27,6 +28,10 @@ class AppPaths:
             log_folder=platformdirs.user_log_path(APP_NAME, appauthor=False),
         )
 
+    def with_chats_in(self, folder: Path | None) -> AppPaths:
+        """Conversations in a folder that a person chose; what is computed of them stays where it is."""
+        return replace(self, chats_folder=folder)
+
     @classmethod
     def under(cls, folder: Path) -> AppPaths:
         """Everything under one folder: a portable installation, or a test."""
@@ -34,7 +39,7 @@ class AppPaths:
 
     @property
     def conversations_file(self) -> Path:
-        return self.data_folder / "conversations.sqlite3"
+        return (self.chats_folder or self.data_folder) / "conversations.sqlite3"
 
     @property
     def states_folder(self) -> Path:
@@ -55,3 +60,14 @@ class AppPaths:
     @property
     def log_file(self) -> Path:
         return self.log_folder / "kestrel-chat.log"
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where things are now, to be shown to the person."""
+
+    models: Path  # where models are looked for first
+    chats: Path
+    cache: Path  # prepared weights and kernels
+    settings: Path
+    log: Path
