@@ -25,8 +25,8 @@ SETTINGS_VERSION = 1
 MAX_RECENT_MODELS = 10
 MAX_REMEMBERED_MODELS = 100  # whose sampling is remembered
 MAX_BYTES = 10**15  # more than any computer has
-_MAX_CONTEXT = 2**31 - 1  # tokens
-_MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
+MAX_CONTEXT = 2**31 - 1  # tokens
+MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
 
 
 class Theme(StrEnum):
@@ -255,8 +255,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "theme": Theme,
     "device": _device,
     "vram_bytes": _optional(_count(MAX_BYTES)),
-    "context_tokens": _optional(_count(_MAX_CONTEXT)),
-    "threads": _optional(_count(_MAX_THREADS)),
+    "context_tokens": _optional(_count(MAX_CONTEXT)),
+    "threads": _optional(_count(MAX_THREADS)),
     "context_policy": ContextPolicy,
     "live_panel": _flag,
     "state_ram_bytes": _optional(_count(MAX_BYTES, least=0)),

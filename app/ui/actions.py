@@ -38,6 +38,7 @@ class WindowActions:
     copy_answer: QAction
     attach: QAction
     chat_settings: QAction
+    settings: QAction
     focus_message: QAction
     toggle_live: QAction
     toggle_sidebar: QAction
@@ -76,6 +77,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         copy_answer=action("Copy the last answer", "Ctrl+Shift+C"),
         attach=action("Attach files…", "Ctrl+Shift+A"),
         chat_settings=action("Instructions and sampling…", "Ctrl+Shift+P"),
+        settings=action("Settings…", "Ctrl+,"),
         focus_message=action("Write a message", "Ctrl+L"),
         toggle_live=action("Show what the engine keeps", "Ctrl+J"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
@@ -98,7 +100,7 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()
     menu.addActions([actions.toggle_sidebar, actions.toggle_live, actions.focus_message])
-    menu.addAction(actions.kept_states)
+    menu.addActions([actions.kept_states, actions.settings])
     theme_menu = menu.addMenu("Theme")
     theme_menu.addActions(list(actions.themes.values()))
     menu.addSeparator()

@@ -35,6 +35,7 @@ from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
 from app.ui.model_presenter import ModelPresenter
 from app.ui.notice_presenter import NoticePresenter
+from app.ui.settings_presenter import SettingsPresenter
 from app.ui.severity import Severity
 from app.ui.side_panels import SidePanels
 from app.ui.status_line import StatusLine
@@ -162,6 +163,7 @@ class MainWindow(QMainWindow):
             self.controller, chat=self.chat, status=self.status, parent=self
         )
         self.chat_settings = ChatSettingsPresenter(self.controller, chat=self.chat, parent=self)
+        self.settings = SettingsPresenter(self.controller, window=self)
         self._drops = DropTarget(self, in_chat=lambda: not self.showing_models)
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
@@ -217,6 +219,9 @@ class MainWindow(QMainWindow):
         self.models.loaded.connect(self._leave_models)
         self.models.failed.connect(self._show_unless_on_card)
         self.models.notice_raised.connect(self.show_notice)
+        self.settings.applied.connect(self._apply_settings)
+        self.settings.limits_asked.connect(self._show_kept_states)
+        self.settings.notice_raised.connect(self.show_notice)
         self._connect_actions()
 
     def _connect_actions(self) -> None:
@@ -228,6 +233,7 @@ class MainWindow(QMainWindow):
         actions.rename.triggered.connect(self._rename)
         actions.delete.triggered.connect(self.conversations.delete_current)
         actions.chat_settings.triggered.connect(self.chat_settings.open)
+        actions.settings.triggered.connect(self.settings.open)
         actions.attach.triggered.connect(self._attach_files)
         actions.focus_message.triggered.connect(self.show_chat)
         for asked, action in actions.messages.items():
@@ -309,6 +315,15 @@ class MainWindow(QMainWindow):
     def _choose_theme(self, choice: ThemeChoice) -> None:
         theme_manager().apply(choice)
         self.controller.update_settings(theme=choice)
+
+    def _apply_settings(self) -> None:
+        """What the window shows of them."""
+        settings = self.controller.settings
+        if theme_manager().choice is not settings.theme:
+            theme_manager().apply(settings.theme)
+        self.actions_.themes[settings.theme].setChecked(True)
+        self.status.context.set_policy(settings.context_policy)
+        self.models.show_settings()
 
     def _show_kept_states(self) -> None:
         controller = self.controller

@@ -79,6 +79,7 @@ class ModelLoader(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._state = ModelState()
+        self.models_folder: Path | None = None  # where a person keeps models
         self._load_when_inspected: Path | None = None
         self._looks_again = False  # while the person is busy with the options
         self._dialog: QFileDialog | None = None
@@ -235,7 +236,11 @@ class ModelLoader(QWidget):
         self._dialog = None
 
     def _start_folder(self) -> str:
-        """Where the last model lies, else the home folder. An unreachable one is Qt's to replace."""
+        """The folder that was chosen for models, else where the last model lies, else the home folder. An
+        unreachable one is Qt's to replace.
+        """
+        if self.models_folder is not None:
+            return str(self.models_folder)
         known = self._state.path or (self.recent.models[0].path if self.recent.models else None)
         return str(known.parent if known is not None else Path.home())
 

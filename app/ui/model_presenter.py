@@ -60,6 +60,7 @@ class ModelPresenter(QObject):
     def show_settings(self) -> None:
         """What was chosen for models, and the recent ones."""
         settings = self._controller.settings
+        self._loader.models_folder = settings.models_folder
         self._loader.show_run_options(settings.device, settings.vram_bytes)
         self._on_recent_models(settings.recent_models)
         self._on_model_state(self._state)

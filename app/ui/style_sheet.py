@@ -3,7 +3,8 @@
 Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
 buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title",
 "display", "section", "current", "danger", "warning", "warning-small"; tool buttons "small"; frames "card",
-"surface", "banner", "header", "status", "line"; text fields "field"; scroll areas "focusable".
+"surface", "banner", "header", "status", "line"; text fields "field"; lists "sections";
+scroll areas "focusable".
 """
 
 from __future__ import annotations
@@ -175,6 +176,10 @@ QRadioButton::indicator:disabled { border-color: @border; }
 QProgressBar { background: @pressed; border: none; border-radius: 3px; max-height: 6px; min-height: 6px; }
 QProgressBar::chunk { background: @accent; border-radius: 3px; }
 
+QListWidget[role="sections"]::item { padding: 7px 10px; border-radius: 6px; color: @text; }
+QListWidget[role="sections"]::item:hover { background: @hover; }
+QListWidget[role="sections"]::item:selected { background: @selection; }
+QListWidget[role="sections"]::item:disabled { color: @disabled; background: transparent; }
 QListView, QTreeView { background: transparent; border: none; outline: none; }
 
 QMenu { background: @raised; color: @text; border: 1px solid @border; padding: 4px; }
