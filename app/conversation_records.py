@@ -53,6 +53,9 @@ class ConversationSummary:
     created_at: datetime  # UTC
     updated_at: datetime  # UTC; the last message
     model_path: Path | None = None  # the model of the last answer
+    pinned: bool = False
+    unread: bool = False  # an answer ended in it that nobody has seen yet
+    tags: tuple[str, ...] = ()  # by name
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,8 @@ class Exchange:
     answer: Message  # WRITING, empty
     history: tuple[Message, ...]  # everything before the answer, the question last
     settings: ChatSettings = field(default_factory=ChatSettings)
+
+
+def storable(text: str) -> str:
+    """`text` as UTF-8 can hold it: halves of surrogate pairs are joined, a lone half becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

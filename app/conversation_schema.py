@@ -69,5 +69,53 @@ _V4 = (
     "ALTER TABLE messages ADD COLUMN attachments TEXT",  # JSON list of Attachment; NULL: none
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3, _V4)
+# What a person does with conversations, and which messages have changed. The log has one row a message,
+# with the number of its last change; a deleted one keeps its row. What searches (app/search_index.py) reads
+# on from the number it has come to, in a file of its own: so nothing that goes wrong there touches a
+# conversation, and this migration needn't read a single text.
+_V5 = (
+    "ALTER TABLE conversations ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE conversations ADD COLUMN unread INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE conversations ADD COLUMN deleted_by TEXT",  # a writer: deleted, as long as nobody undoes it
+    """
+    CREATE TABLE tags (
+        conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        PRIMARY KEY (conversation_id, name)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE drafts (
+        conversation_id TEXT PRIMARY KEY,  -- '': the new chat
+        text TEXT NOT NULL
+    )
+    """,
+    """
+    CREATE TRIGGER drafts_go_along AFTER DELETE ON conversations
+    BEGIN DELETE FROM drafts WHERE conversation_id = old.id; END
+    """,
+    "CREATE TABLE search_store (id TEXT NOT NULL)",  # tells this file from every other one
+    "INSERT INTO search_store VALUES (lower(hex(randomblob(16))))",
+    """
+    CREATE TABLE search_log (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        sequence INTEGER NOT NULL UNIQUE  -- of a message
+    )
+    """,
+    "INSERT INTO search_log (sequence) SELECT sequence FROM messages ORDER BY sequence",
+    """
+    CREATE TRIGGER log_new_message AFTER INSERT ON messages
+    BEGIN INSERT OR REPLACE INTO search_log (sequence) VALUES (new.sequence); END
+    """,
+    """
+    CREATE TRIGGER log_changed_message AFTER UPDATE OF text, thinking, attachments, status ON messages
+    BEGIN INSERT OR REPLACE INTO search_log (sequence) VALUES (new.sequence); END
+    """,
+    """
+    CREATE TRIGGER log_deleted_message AFTER DELETE ON messages
+    BEGIN INSERT OR REPLACE INTO search_log (sequence) VALUES (old.sequence); END
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3, _V4, _V5)
 SCHEMA_VERSION = len(MIGRATIONS)

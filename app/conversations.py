@@ -16,8 +16,10 @@ from typing import Any
 from uuid import uuid4
 
 from app.answer_stats import AnswerStats
+from app.archive import ArchivedConversation
 from app.attachments import Attachment
 from app.chat_settings import ChatSettings
+from app.conversation_archive import insert_archived
 from app.conversation_database import (
     BUSY_TIMEOUT_MS,
     StoreError,
@@ -26,6 +28,7 @@ from app.conversation_database import (
     transaction,
     unavailable,
 )
+from app.conversation_marks import ConversationMarks, sorted_tags
 from app.conversation_records import (
     Conversation,
     ConversationSummary,
@@ -33,6 +36,7 @@ from app.conversation_records import (
     Message,
     MessageStatus,
     Role,
+    storable,
 )
 from app.message_tree import MessageTree
 from app.record_times import now_us, time_from
@@ -54,7 +58,10 @@ __all__ = [
     "storable",
 ]
 
-_SUMMARY_COLUMNS = "id, title, created_us, updated_us, model_path"
+_SUMMARY_COLUMNS = (
+    "id, title, created_us, updated_us, model_path, pinned, unread,"
+    " (SELECT group_concat(name, char(10)) FROM tags WHERE conversation_id = conversations.id)"
+)
 
 
 class ConversationStore:
@@ -71,8 +78,11 @@ class ConversationStore:
         try:
             if not self.read_only:
                 self._writers = _writers_beside(path)
-            self._tree = MessageTree(opened.connection, writer=self._writers.own if self._writers else "")
+            writer = self._writers.own if self._writers else ""
+            self._tree = MessageTree(opened.connection, writer=writer)
+            self.marks = ConversationMarks(opened.connection, writer=writer, changing=self._changing)
             self._interrupt_abandoned(doing="opening the conversations")
+            self._finish_deletions()
         except StoreError:
             self.close()
             raise
@@ -105,9 +115,20 @@ class ConversationStore:
         """All conversations, the one with the newest message first."""
         with self._reading("reading the list of conversations"):
             rows = self._connection.execute(
-                f"SELECT {_SUMMARY_COLUMNS} FROM conversations ORDER BY activity DESC"
+                f"SELECT {_SUMMARY_COLUMNS} FROM conversations WHERE deleted_by IS NULL"
+                " ORDER BY activity DESC, updated_us DESC"
             ).fetchall()
         return [_summary(row) for row in rows]
+
+    def all_ids(self) -> list[str]:
+        """Of all conversations, those too whose deletion can still be undone."""
+        with self._reading("reading the list of conversations"):
+            return [row[0] for row in self._connection.execute("SELECT id FROM conversations").fetchall()]
+
+    def drafts(self) -> dict[str, str]:
+        """What was written and not sent, by conversation; "" is the new chat."""
+        with self._reading("reading what was being written"):
+            return dict(self._connection.execute("SELECT conversation_id, text FROM drafts").fetchall())
 
     def conversation(self, conversation_id: str) -> Conversation:
         doing = "opening the conversation"
@@ -171,6 +192,24 @@ class ConversationStore:
             conversation_id = self._tree.message(message_id).conversation_id
             self._tree.delete(message_id)
             return self._conversation(conversation_id)
+
+    def reveal(self, message_id: str) -> Conversation:
+        """Show the branch that a message is on; gives what is shown then."""
+        with self._reading("opening the message"):
+            conversation_id = self._tree.message(message_id).conversation_id
+            shown = self._messages(conversation_id)
+        if self.read_only or any(message.id == message_id for message in shown):
+            return self.conversation(conversation_id)
+        with self._changing("opening the message"):
+            self._tree.reveal(message_id)
+            return self._conversation(conversation_id)
+
+    def add_archived(self, conversations: Sequence[ArchivedConversation]) -> list[str]:
+        """Write conversations of a file, all or none; gives their ids. They stand where their times put
+        them.
+        """
+        with self._changing("saving the imported conversations"):
+            return [insert_archived(self._connection, one) for one in conversations]
 
     def change_settings(self, conversation_id: str, settings: ChatSettings) -> None:
         with self._changing("saving what is chosen for the conversation"):
@@ -291,6 +330,14 @@ class ConversationStore:
                         (MessageStatus.INTERRUPTED, MessageStatus.WRITING, writer),
                     )
 
+    def _finish_deletions(self) -> None:
+        """What was deleted in a window that has ended can't be undone any more."""
+        if self._writers is None:
+            return
+        for writer, ids in self.marks.waiting_deletions().items():
+            if not self._writers.at_work(writer):
+                self.marks.delete(ids)
+
     # Inside a transaction
 
     def _insert_conversation(self, title: str, model_path: Path | None) -> str:
@@ -371,7 +418,8 @@ class ConversationStore:
 
     def _summary(self, conversation_id: str) -> ConversationSummary:
         row = self._connection.execute(
-            f"SELECT {_SUMMARY_COLUMNS} FROM conversations WHERE id = ?", (conversation_id,)
+            f"SELECT {_SUMMARY_COLUMNS} FROM conversations WHERE id = ? AND deleted_by IS NULL",
+            (conversation_id,),
         ).fetchone()
         if row is None:
             raise StoreError(
@@ -422,19 +470,17 @@ class ConversationStore:
             raise store_error(error, self.path, doing=doing) from error
 
 
-def storable(text: str) -> str:
-    """`text` as UTF-8 can hold it: halves of surrogate pairs are joined, a lone half becomes U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _summary(row: tuple[Any, ...]) -> ConversationSummary:
-    conversation_id, title, created_us, updated_us, model_path = row
+    conversation_id, title, created_us, updated_us, model_path, pinned, unread, tags = row
     return ConversationSummary(
         id=conversation_id,
         title=title,
         created_at=time_from(created_us),
         updated_at=time_from(updated_us),
         model_path=Path(model_path) if model_path else None,
+        pinned=bool(pinned),
+        unread=bool(unread),
+        tags=sorted_tags(tags.split("\n") if tags else ()),
     )
 
 

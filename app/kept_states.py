@@ -49,7 +49,7 @@ def remove_leftovers(store: ConversationStore, folder: Path) -> tuple[Notice, ..
         return ()
     from engine.states.kv_folder import forget_all_but
 
-    return forget_all_but(folder, lambda: [summary.id for summary in store.summaries()])
+    return forget_all_but(folder, store.all_ids)
 
 
 class KeptStatesSession(QObject):

@@ -132,6 +132,14 @@ class MessageTree:
         ).fetchone()
         self._show(sibling_id, message.conversation_id, parent_id)
 
+    def reveal(self, message_id: str) -> None:
+        """Show the path that this message is on, and below it what was shown there last."""
+        path = self.up_to(message_id)
+        parent_id: str | None = None
+        for message in path:
+            self._show(message.id, message.conversation_id, parent_id)
+            parent_id = message.id
+
     def delete(self, message_id: str) -> None:
         """Take a message out, with all that ever followed it. The version before it, or else the one after
         it, is shown in its place; where it was the only one, what is shown ends above it. Raises StoreError

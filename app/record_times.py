@@ -5,11 +5,24 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def now_us() -> int:
-    return (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
+    return (datetime.now(UTC) - _EPOCH) // _MICROSECOND
 
 
 def time_from(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def microseconds_of(moment: datetime | None, otherwise: int) -> int:
+    return (moment - _EPOCH) // _MICROSECOND if moment is not None else otherwise
+
+
+def time_from_seconds(seconds: float) -> datetime | None:
+    """A moment of a foreign file, in seconds since 1970; None for what is none."""
+    try:
+        return _EPOCH + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
