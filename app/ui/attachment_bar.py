@@ -36,7 +36,7 @@ class AttachmentBar(QWidget):
         self._problems = QVBoxLayout()
         self._problems.setSpacing(SPACE_XS)
         column = QVBoxLayout(self)
-        column.setContentsMargins(0, SPACE_XS, 0, SPACE_XS)
+        column.setContentsMargins(SPACE_S, SPACE_XS, SPACE_S, SPACE_XS)
         column.setSpacing(SPACE_S)
         column.addLayout(self._problems)
         column.addWidget(self._flow_holder)

@@ -12,7 +12,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
-from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, current_theme
+from app.ui.theme import SPACE_S, SPACE_XS, current_theme
 from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
 from engine.wording import format_tokens
@@ -78,10 +78,9 @@ class RefusedFile(QWidget):
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_S)
-        row.addWidget(IconLabel("warning", self, color="warning", size=16), 0, Qt.AlignmentFlag.AlignTop)
+        row.addWidget(IconLabel("warning", self, color="warning", size=16))
         row.addWidget(self.words, 1)
-        row.addWidget(self.remove_button, 0, Qt.AlignmentFlag.AlignTop)
-        self.setContentsMargins(0, 0, SPACE_M, 0)
+        row.addWidget(self.remove_button)
 
     def apply_theme(self) -> None:
         self.remove_button.setIcon(icon("close", current_theme().text_muted))

@@ -111,9 +111,8 @@ class NumberRow(SettingRow):
         self.field.setPlaceholderText(empty)
         self.add_control(self.field)
         unit_label = QLabel(unit, self)
-        unit_label.setMinimumWidth(
-            self.fontMetrics().horizontalAdvance("tokens")
-        )  # fields stand in one column
+        widest = self.fontMetrics().horizontalAdvance("tokens") + 2
+        unit_label.setMinimumWidth(widest)  # so that fields stand in one column
         self.row.addWidget(unit_label)
         self.field.textEdited.connect(self.error.hide)
         self.field.editingFinished.connect(self._on_finished)
