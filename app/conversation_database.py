@@ -65,6 +65,20 @@ def open_database(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Open
         raise unavailable(path, error) from error
 
 
+def open_reader(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> OpenedDatabase:
+    """A second connection to a file that is open already, which only reads; what is written shows in it as
+    soon as it is on disk. `read_only` says whether anything can be written beside the file. Raises
+    StoreError.
+    """
+    path = path.absolute()
+    try:
+        opened = _open_read_only(path, busy_timeout_ms, _no_permission(path))
+        (version,) = opened.connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error as error:
+        raise store_error(error, path, doing="reading the conversations") from error
+    return OpenedDatabase(opened.connection, read_only=not _writable(path) or version > SCHEMA_VERSION)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Everything inside is on disk when this returns, or nothing is and it raises."""
