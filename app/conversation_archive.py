@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 from app.answer_stats import AnswerStats
 from app.archive import ArchivedConversation, ArchivedMessage
-from app.attachments import attachments_as_json, attachments_from_json
+from app.attachments import Attachment, attachments_as_json, attachments_from_json
 from app.chat_settings import ChatSettings
 from app.conversation_marks import sorted_tags, tag_name
 from app.conversation_records import MessageStatus, storable
@@ -111,7 +112,7 @@ def _insert_messages(
                 message.status if message.status in _ENDED else MessageStatus.INTERRUPTED,
                 microseconds_of(message.created_at, created),
                 message.stats.as_json() if message.stats else None,
-                attachments_as_json(message.attachments),
+                attachments_as_json([_storable_file(one) for one in message.attachments]),
                 ids[message.parent] if message.parent is not None else None,
                 ids[shown[message.key]] if message.key in shown else None,
             )
@@ -122,6 +123,10 @@ def _insert_messages(
         connection.execute(
             "UPDATE conversations SET active_first = ? WHERE id = ?", (ids[shown[None]], conversation_id)
         )
+
+
+def _storable_file(attachment: Attachment) -> Attachment:
+    return replace(attachment, name=storable(attachment.name), text=storable(attachment.text))
 
 
 def _first_title(conversation: ArchivedConversation) -> str:
