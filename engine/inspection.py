@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +19,10 @@ from engine.cuda.availability import NoCard, find_card
 from engine.cuda.driver import CardInfo
 from engine.cuda.page_pool import cache_bytes
 from engine.kv_geometry import KvGeometry, pages_for
+from engine.load_plan import LoadPlan
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
+from engine.planning import LoadPlanner, Machine
 from engine.resolution import most_of_card, room_for_weights
 from engine.weights.sizes import WeightBytes, kv_bytes_per_token, kv_bytes_per_token_native, weight_bytes
 from engine.weights.source import TensorInfo
@@ -72,6 +74,8 @@ class ModelReport:
     problems: tuple[Notice, ...]  # what keeps the model from being loaded
     notices: tuple[Notice, ...]  # what will be left out, assumed or changed
     card: CardInfo | NoCard | None = None  # that it would run on, or why there is none; None: not asked for
+    config: EngineConfig = field(default_factory=EngineConfig)  # that it was asked with
+    planner: LoadPlanner | None = None  # None where a problem keeps the model from being loaded
 
     @property
     def card_name(self) -> str:
@@ -83,7 +87,12 @@ class ModelReport:
         """Of its memory in all; 0 without a card."""
         return self.card.total_bytes if isinstance(self.card, CardInfo) else 0
 
+    def plan(self, config: EngineConfig) -> LoadPlan | None:
+        """What a load with these choices would do, with the memory that was free when the report was made."""
+        return None if self.planner is None else self.planner.plan(config)
+
     def as_json(self) -> dict[str, Any]:
+        plan = self.plan(self.config)
         return {
             "path": str(self.path),
             "name": self.name,
@@ -99,6 +108,7 @@ class ModelReport:
             "weight_bytes": self.weight_bytes.as_json(),
             "card": self.card_name or None,
             "fits": {memory: fit.as_json() for memory, fit in self.fits.items()},
+            "plan": None if plan is None else plan.as_json(),
             "problems": [problem.as_json() for problem in self.problems],
             "notices": [notice.as_json() for notice in self.notices],
         }
@@ -138,7 +148,20 @@ def _report(parts: ModelParts, problems: list[Notice], config: EngineConfig) -> 
         problems=tuple(problems),
         notices=tuple(parts.notices),
         card=card,
+        config=config,
+        planner=None if spec is None or problems else _planner(spec, parts, stored, config, card),
     )
+
+
+def _planner(
+    spec: ModelSpec,
+    parts: ModelParts,
+    stored: Mapping[str, TensorInfo],
+    config: EngineConfig,
+    card: CardInfo | NoCard | None,
+) -> LoadPlanner:
+    group = config.weight_group if config.weight_group in GROUPS else EngineConfig.weight_group
+    return LoadPlanner(spec, tuple(parts.parameters), dict(stored), Machine.now(card), group=group)
 
 
 def _card_missing(card: NoCard) -> Notice:

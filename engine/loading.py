@@ -27,7 +27,6 @@ from engine.cuda.driver import CardInfo
 from engine.default_folders import strips_folder
 from engine.drawing import check_finite
 from engine.errors import Cancelled, ComputeFaultError, DeviceFaultError, OutOfMemoryError
-from engine.kv_geometry import KvFormat
 from engine.model_summary import ModelSummary
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
@@ -127,7 +126,7 @@ def _load(
         notices += card_notices
         backend = on_card or cpu
     on_progress(LoadProgress(LoadStage.CHECK))
-    backend, check_notices = _checked(backend, cpu, resolved.kv, cancel)
+    backend, check_notices = _checked(backend, cpu, resolved, cancel)
     if backend is cpu:
         resolved = replace(resolved, device="cpu")
     try:
@@ -309,11 +308,11 @@ def _kernel_texts(config: ResolvedConfig, *, strips: bool) -> list[str]:
 
 
 def _checked(
-    backend: Backend, cpu: CpuBackend, kv_format: KvFormat, cancel: threading.Event | None
+    backend: Backend, cpu: CpuBackend, config: ResolvedConfig, cancel: threading.Event | None
 ) -> tuple[Backend, tuple[Notice, ...]]:
     """The backend that computes: the CPU's where the card doesn't come through the self-check, and why."""
     try:
-        return backend, _self_check(backend, kv_format, cancel)
+        return backend, _self_check(backend, config, cancel)
     except (DeviceFaultError, OutOfMemoryError, ComputeFaultError) as error:
         backend.close()
         if backend is cpu:
@@ -322,12 +321,14 @@ def _checked(
     except BaseException:
         backend.close()
         raise
-    return cpu, (notice, *_self_check(cpu, kv_format, cancel))
+    return cpu, (notice, *_self_check(cpu, config, cancel))
 
 
-def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event | None) -> tuple[Notice, ...]:
-    """Runs a few fixed tokens over such a cache as answers use. Raises ComputeFaultError when logits aren't
-    numbers.
+def _self_check(
+    backend: Backend, config: ResolvedConfig, cancel: threading.Event | None
+) -> tuple[Notice, ...]:
+    """Runs a few fixed tokens, no more than the context holds, over such a cache as answers use. Raises
+    ComputeFaultError when logits aren't numbers.
 
     One after the other: together they would cost as much as the whole page that a prompt of any length fills.
     What is computed of real prompts is checked anyway.
@@ -338,15 +339,16 @@ def _self_check(backend: Backend, kv_format: KvFormat, cancel: threading.Event |
     import torch
 
     vocab_size = backend.spec.vocab_size
-    ids = [(2 * i + 1) * vocab_size // (2 * _CHECK_TOKENS) for i in range(_CHECK_TOKENS)]
-    with closing(backend.new_cache(kv_format)) as cache:
+    count = min(_CHECK_TOKENS, config.context)
+    ids = [(2 * i + 1) * vocab_size // (2 * count) for i in range(count)]
+    with closing(backend.new_cache(config.kv)) as cache:
         logits = torch.stack([backend.forward([token], cache, cancel=cancel) for token in ids])
     check_finite(logits)
-    if vocab_size > 1 and len(set(logits.argmax(-1).tolist())) == 1:
+    if min(vocab_size, count) > 1 and len(set(logits.argmax(-1).tolist())) == 1:
         return (
             Notice(
                 "self-check-repeats",
-                f"The model predicts the same token after each of {_CHECK_TOKENS} different ones; "
+                f"The model predicts the same token after each of {count} different ones; "
                 "its weights may be damaged.",
                 "If its answers make no sense, get the files again.",
             ),

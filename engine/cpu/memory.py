@@ -27,6 +27,11 @@ def available_bytes() -> int:
     return min(available for available in found if available is not None)
 
 
+def total_bytes() -> int:
+    """Of the computer's memory, whoever has it."""
+    return int(psutil.virtual_memory().total)
+
+
 def check_available(num_bytes: int, what: str) -> None:
     """Raises OutOfMemoryError, with both numbers, when `num_bytes` more would not leave the reserve."""
     if num_bytes < _UNCHECKED_BYTES:

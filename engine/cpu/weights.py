@@ -20,11 +20,10 @@ from engine.models.spec import Parameter, Piece
 from engine.notices import Notice
 from engine.progress import ProgressCallback
 from engine.weights.packing import stored_dtype
+from engine.weights.sizes import native_bytes
 from engine.weights.source import TensorInfo, TensorSource
 
 _TYPES: Mapping[str, torch.dtype] = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-_HALF_BYTES = 2
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def _choose_types(
     wide = {parameter.name: torch.float32 for parameter in parameters}
     stored = {parameter.name: stored_type(parameter, infos) for parameter in parameters}
     available = max(0, available_bytes() - RESERVE_BYTES)
-    wide_bytes, stored_bytes = _num_bytes(parameters, wide), _num_bytes(parameters, stored)
+    wide_bytes, stored_bytes = (native_bytes(parameters, infos, wide=each) for each in (True, False))
     if wide_bytes <= available:
         return wide, ()
     if stored_bytes > available:
@@ -87,14 +86,6 @@ def _choose_types(
 def stored_type(parameter: Parameter, infos: Mapping[str, TensorInfo]) -> torch.dtype:
     """In which a parameter is held that stays as it is."""
     return _TYPES[stored_dtype(parameter, infos)]
-
-
-def _num_bytes(parameters: Sequence[Parameter], types: Mapping[str, torch.dtype]) -> int:
-    def size(parameter: Parameter) -> int:
-        width = _FLOAT_BYTES if types[parameter.name] == torch.float32 else _HALF_BYTES
-        return parameter.num_elements * width
-
-    return sum(size(parameter) for parameter in parameters)
 
 
 def check_numbers(tensor: torch.Tensor, stored_name: str) -> None:

@@ -22,6 +22,7 @@ from engine.cuda.nvidia_library import (
     NvidiaError,
     NvidiaLibrary,
     driver_version,
+    free_bytes_of,
     load_nvidia_library,
 )
 from engine.cuda.nvrtc_compiler import nvrtc_version
@@ -62,6 +63,19 @@ def find_card() -> CardInfo | NoCard:
     """
     found = _find()
     return found if isinstance(found, NoCard) else found.info
+
+
+def card_free_bytes() -> int | None:
+    """What is free of the memory of `find_card`'s card, now and whoever has the rest; None where there is
+    none, or its driver doesn't say.
+    """
+    found = _find()
+    if isinstance(found, NoCard):
+        return None
+    try:
+        return free_bytes_of(found.library.uuid(found.ordinal))
+    except (NvidiaError, AttributeError):  # a driver that has no such function
+        return None
 
 
 def open_card() -> CardDriver:

@@ -26,27 +26,23 @@ from engine.cuda.driver import CardDriver, CardFaultError, KernelCompiler
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.layers import LayerRunner
 from engine.cuda.memory import CardMemory, Use
-from engine.cuda.page_pool import CudaPagePool, cache_bytes
-from engine.cuda.products import PLANES
+from engine.cuda.page_pool import CudaPagePool
+from engine.cuda.placement import Rest
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
 from engine.cuda.step_plans import StepPlans
+from engine.cuda.support import check_supported
 from engine.cuda.uploader import Uploader
-from engine.cuda.weights import RESERVE_BYTES, CardWeights, Rest, upload_weights
-from engine.cuda.workspace import Workspace, step_rows
-from engine.errors import UnsupportedModelError
+from engine.cuda.weights import CardWeights, upload_weights
+from engine.cuda.workspace import PLANES, Workspace, most_step_rows
 from engine.generation import SamplingParams
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.metrics import CardSpace, MemoryUse, Work
-from engine.models.spec import ModelSpec, MoeSpec
+from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.paged_cache import PagedCache
 from engine.progress import ProgressCallback, no_progress
 from engine.weights.sizes import MatrixCounts, weights_in_words
-
-SHORT_TOKENS = 4096  # of a conversation that weights leave room for in any case
-_WIDEST_HEAD, _HEAD_UNIT = 512, 4  # see kernels/attention.cu
-_MOST_EXPERTS, _MOST_CHOSEN = 1024, 64  # see kernels/experts.cu
 
 
 class HostModel(Protocol):
@@ -61,24 +57,6 @@ class HostModel(Protocol):
 
 
 UploaderFor = Callable[[CardMemory, KernelSet], Uploader]
-
-
-def check_supported(spec: ModelSpec) -> None:
-    """Raises UnsupportedModelError for what no kernel does."""
-    for layer in spec.layers:
-        width = layer.attention.head_dim
-        if width > _WIDEST_HEAD or width % _HEAD_UNIT:
-            raise UnsupportedModelError(
-                f"Attention heads of {width} features can't be run on the card.", "The model runs on the CPU."
-            )
-        experts = layer.feed_forward
-        if isinstance(experts, MoeSpec) and (
-            experts.num_experts > _MOST_EXPERTS or experts.top_k > _MOST_CHOSEN
-        ):
-            raise UnsupportedModelError(
-                f"{experts.num_experts:,} experts, {experts.top_k} at a time, can't be run on the card.",
-                "The model runs on the CPU.",
-            )
 
 
 class CudaBackend:
@@ -124,7 +102,9 @@ class CudaBackend:
                 self.memory,
                 self.kernels,
                 window=window,
-                rest=self._rest(kv),
+                rest=Rest.of(
+                    KvGeometry.of(self.spec, kv), context=self._context, other=self._tables.bytes_to_come
+                ),
                 on_progress=on_progress,
                 cancel=cancel,
                 uploader=uploader(self.memory, self.kernels),
@@ -303,8 +283,7 @@ class CudaBackend:
     def _prepare(self, most_rows: int | None) -> None:
         spec, planes = self.spec, PLANES[self._activations]
         if most_rows is None:
-            room = self.memory.available(RESERVE_BYTES) - self.cpu.weights.num_bytes
-            most_rows = step_rows(spec, room, planes=planes)
+            most_rows = most_step_rows(self.memory, spec, self.cpu.weights.num_bytes, planes=planes)
         rows = min(most_rows, self._context)
         self._step = StepBuffer(self.memory, rows=rows, width=spec.hidden_size, context=self._context)
         self._space = Workspace(self.memory, spec, rows=rows, context=self._context, planes=planes)
@@ -359,11 +338,3 @@ class CudaBackend:
         end = min(sequence.length + len(ids), self._context)  # what is behind it is refused with its step
         if self._tables.reserve(end):
             self._plans.forget_recordings()
-
-    def _rest(self, kv: KvFormat) -> Rest:
-        geometry = KvGeometry.of(self.spec, kv)
-        return Rest(
-            other=self._tables.bytes_to_come,
-            short_cache=cache_bytes(geometry, pages_for(min(self._context, SHORT_TOKENS))),
-            cache=cache_bytes(geometry, pages_for(self._context)),
-        )

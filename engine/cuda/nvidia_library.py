@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from engine.cuda.driver import CardInfo
@@ -101,6 +104,12 @@ class NvidiaLibrary:
             multiprocessors=self._attribute(_MULTIPROCESSORS, device),
             driver=driver,
         )
+
+    def uuid(self, ordinal: int) -> str:
+        """As NVML calls the same card, without what stands in front of it: "1b4e28ba-2fa1-…"."""
+        found = (ctypes.c_ubyte * 16)()
+        self._call("cuDeviceGetUuid_v2", ctypes.byref(found), self._device(ordinal))
+        return str(uuid.UUID(bytes=bytes(found)))
 
     def set_current(self, context: int) -> None:
         """For this thread, in the place of what was current."""
@@ -246,18 +255,51 @@ def driver_version() -> str | None:
     return _known_version
 
 
+class _NvmlMemory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def free_bytes_of(card: str) -> int | None:
+    """What is free of a card's memory, whoever has the rest. card: what `NvidiaLibrary.uuid` says. None where
+    NVML doesn't say.
+    """
+    with suppress(AttributeError), _nvml() as library:  # of a library without these functions
+        if library is None:
+            return None
+        for kind in ("GPU", "MIG"):  # a card, or a part of one that is split
+            name, handle, found = f"{kind}-{card}".encode("ascii"), ctypes.c_void_p(), _NvmlMemory()
+            if library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(handle)) == 0 and (
+                library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(found)) == 0
+            ):
+                return int(found.free)
+    return None
+
+
 def _ask_version() -> str | None:
+    text = ctypes.create_string_buffer(_NAME_BYTES)
+    with suppress(AttributeError), _nvml() as library:
+        if library is None or library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_NAME_BYTES)) != 0:
+            return None
+        return text.value.decode("ascii", "replace")
+    return None
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The library, ready to be asked; None where there is none that answers: it is part of every driver, but
+    no condition for computing.
+    """
     name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
     try:
         library = ctypes.CDLL(name)
-        text = ctypes.create_string_buffer(_NAME_BYTES)
-        if library.nvmlInit_v2() != 0:
-            return None
-        try:
-            if library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_NAME_BYTES)) != 0:
-                return None
-        finally:
-            library.nvmlShutdown()
+        answers = library.nvmlInit_v2() == 0
     except (OSError, AttributeError):
-        return None  # it is part of every driver, but no condition for computing
-    return text.value.decode("ascii", "replace")
+        yield None
+        return
+    try:
+        yield library if answers else None
+    finally:
+        if answers:
+            library.nvmlShutdown()

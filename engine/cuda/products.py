@@ -22,9 +22,7 @@ from engine.cuda.few_rows import MOST_TAKEN, few_launch, most_tokens
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.many_rows import ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
-from engine.cuda.workspace import Rows, Workspace
-
-PLANES: dict[Activations, int] = {"float": 0, "int8": 1, "int8x2": 2}
+from engine.cuda.workspace import PLANES, Rows, Workspace
 
 _OUTPUTS_A_BLOCK, _TILES_A_BLOCK = 8, 8  # of products of numbers: one a warp
 _MANY_ROWS = 8  # at a time, as in kernels/product.cu

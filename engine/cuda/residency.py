@@ -35,6 +35,9 @@ def wanted_layers(layer: int, window: int, num_layers: int) -> tuple[int, ...]:
 
 def buffers_for(sizes: Sizes, window: int) -> Counter[int]:
     """How many buffers of each size hold any layers that are wanted together."""
+    if len(set(map(tuple, sizes))) == 1:  # as most models are; a person who moves a slider waits for this
+        together = min(window, len(sizes))
+        return Counter({size: count * together for size, count in Counter(sizes[0]).items()})
     needed: Counter[int] = Counter()
     for layer in range(len(sizes)):
         wanted = wanted_layers(layer, window, len(sizes))

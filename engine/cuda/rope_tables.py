@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from engine.cpu.rope import RopeTable
 from engine.cuda.driver import Address, as_bytes
-from engine.cuda.memory import CardMemory, Use, taken_bytes
+from engine.cuda.memory import CardMemory, Use
+from engine.cuda.rope_sizes import FIRST_POSITIONS, bytes_to_come
 from engine.models.spec import RopeSpec
 
 if TYPE_CHECKING:
     import torch
-
-_FIRST_POSITIONS = 4096
-_FLOAT_BYTES = 4
 
 
 class RopeTables:
@@ -27,7 +25,7 @@ class RopeTables:
         self._tables = {rope: RopeTable(rope) for rope in ropes}
         self._addresses: dict[RopeSpec, tuple[Address, Address]] = {}
         self._positions = 0
-        self._grow(min(context, _FIRST_POSITIONS))
+        self._grow(min(context, FIRST_POSITIONS))
 
     def has(self, positions: int) -> bool:
         """Whether there are rows for that many."""
@@ -65,13 +63,8 @@ class RopeTables:
 
     @property
     def bytes_to_come(self) -> int:
-        """What they may take of the card beside what they have: while they grow the last time, both are
-        there, the smaller ones with rows for up to half of the context.
-        """
-        if self._positions == self._context:
-            return 0
-        before = max(self._positions, self._context // 2)
-        return self._taken(self._context) + self._taken(before) - self._taken(self._positions)
+        """See `rope_sizes.bytes_to_come`."""
+        return bytes_to_come(self._tables, self._positions, self._context)
 
     def of(self, rope: RopeSpec) -> tuple[Address, Address]:
         """Cosines and sines (positions, R / 2)."""
@@ -80,10 +73,6 @@ class RopeTables:
     def free(self) -> None:
         self._free(self._addresses)
         self._addresses = {}
-
-    def _taken(self, positions: int) -> int:
-        """By cosines and sines."""
-        return sum(2 * taken_bytes(_FLOAT_BYTES * positions * (rope.dim // 2)) for rope in self._tables)
 
     def _upload(self, rows: torch.Tensor) -> Address:
         address = self._memory.allocate(rows.nbytes, Use.WORKSPACE)

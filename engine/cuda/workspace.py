@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.config import Activations
 from engine.cuda.arguments import Activation
 from engine.cuda.driver import Address
 from engine.cuda.many_rows import most_tiles
 from engine.cuda.memory import CardMemory, Use
+from engine.cuda.placement import RESERVE_BYTES
 from engine.models.spec import AttentionSpec, ModelSpec, MoeSpec
 from engine.weights.strips import BLOCK
 
+PLANES: dict[Activations, int] = {"float": 0, "int8": 1, "int8x2": 2}  # of 8 bits, that a row is read as
 STEP_ROWS = (2048, 1024, 512, 256)  # of the largest step; there is always room for the last
 ROUTER_ROWS = 4  # up to which one launch has all of a router
 LOGIT_ROWS = 16  # at a time: of a large vocabulary they take 10 MB
@@ -84,6 +87,12 @@ def step_rows(spec: ModelSpec, room: int, *, planes: int) -> int:
     """
     affordable = room // _SHARE // row_bytes(spec, planes=planes)
     return next((rows for rows in STEP_ROWS if rows <= affordable), STEP_ROWS[-1])
+
+
+def most_step_rows(memory: CardMemory, spec: ModelSpec, weight_bytes: int, *, planes: int) -> int:
+    """The same for a model whose weights come to so many bytes and are not there yet."""
+    room = memory.available(RESERVE_BYTES) - weight_bytes
+    return step_rows(spec, room, planes=planes)
 
 
 def row_bytes(spec: ModelSpec, *, planes: int) -> int:

@@ -132,6 +132,13 @@ def kv_bytes_per_token_native(spec: ModelSpec) -> int:
     return sum(2 * FLOAT_BYTES * layer.attention.kv_dim for layer in spec.layers)
 
 
+def native_bytes(parameters: Iterable[Parameter], tensors: Mapping[str, TensorInfo], *, wide: bool) -> int:
+    """Of weights of which nothing is packed: as they are kept, or with every number as a float32 (`wide`)."""
+    if wide:
+        return FLOAT_BYTES * sum(parameter.num_elements for parameter in parameters)
+    return sum(_kept_bytes(parameter, tensors) for parameter in parameters)
+
+
 def _kept_bytes(parameter: Parameter, tensors: Mapping[str, TensorInfo]) -> int:
     """Of a parameter that stays as it is among strips."""
     return parameter.num_elements * (2 if stored_dtype(parameter, tensors) in HALF_TYPES else FLOAT_BYTES)

@@ -311,3 +311,47 @@ def test_a_card_that_comes_or_goes_is_noticed_the_next_time(monkeypatch: pytest.
     assert again.name == "Another"
     library.cards = ()
     assert no_card(monkeypatch, library).code == "card-missing"
+
+
+class FakeNvmlMemory:
+    """Knows one card, by one of the names that NVML has for it."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.num_open = 0
+
+    def nvmlInit_v2(self) -> int:
+        self.num_open += 1
+        return 0
+
+    def nvmlShutdown(self) -> None:
+        self.num_open -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, name: ctypes.c_char_p, handle: Any) -> int:
+        return 0 if name.value == self.name else 6
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        memory._obj.total, memory._obj.free, memory._obj.used = 100, 30, 70
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("name", "free"), [(b"GPU-1b4e28ba", 30), (b"MIG-1b4e28ba", 30), (b"GPU-another", None)]
+)
+def test_what_is_free_is_asked_of_the_very_card_or_part_of_one(
+    monkeypatch: pytest.MonkeyPatch, name: bytes, free: int | None
+) -> None:
+    nvml = FakeNvmlMemory(name)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: nvml)
+    assert nvidia_library.free_bytes_of("1b4e28ba") == free
+    assert nvml.num_open == 0
+
+
+def test_without_nvml_nobody_knows_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise OSError
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert nvidia_library.free_bytes_of("1b4e28ba") is None
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: FakeNvml(b"1"))  # an old one, without that function
+    assert nvidia_library.free_bytes_of("1b4e28ba") is None

@@ -16,8 +16,9 @@ from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 from engine.backend import Sequence
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
-from engine.cuda.backend import CudaBackend, check_supported
+from engine.cuda.backend import CudaBackend
 from engine.cuda.driver import CardFaultError, Recording
+from engine.cuda.support import check_supported
 from engine.errors import Cancelled, OutOfMemoryError, StepRefusedError, UnsupportedModelError
 from engine.kv_geometry import PAGE, KvGeometry, pages_for
 
@@ -256,7 +257,7 @@ def test_a_recording_that_is_refused_in_mid_answer_costs_time_alone(
     on_card: OnCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Longer tables of rotation lie elsewhere, so that tokens are recorded anew."""
-    monkeypatch.setattr("engine.cuda.rope_tables._FIRST_POSITIONS", 12)
+    monkeypatch.setattr("engine.cuda.rope_tables.FIRST_POSITIONS", 12)
     cpu, card = on_cpu(MODEL, weights="q8"), SoonRecordsNothing()
     backend = on_card(cpu, card=card, context=300)
     assert backend.notices == ()

@@ -289,7 +289,7 @@ def test_no_memory_at_each_allocation_of_an_answer(
     load: Load, make_card: MakeCard, cpu: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of pages, and of a rotary table that grows."""
-    monkeypatch.setattr("engine.cuda.rope_tables._FIRST_POSITIONS", 64)
+    monkeypatch.setattr("engine.cuda.rope_tables.FIRST_POSITIONS", 64)
     expected = Told.by(events(cpu))
     card = make_card()
     engine = load(card)

@@ -302,7 +302,7 @@ def test_a_recording_that_is_refused_in_mid_answer_is_told_with_it(
         return records(work)
 
     monkeypatch.setattr(card, "record", record)
-    monkeypatch.setattr("engine.cuda.rope_tables._FIRST_POSITIONS", 64)  # longer ones lie elsewhere
+    monkeypatch.setattr("engine.cuda.rope_tables.FIRST_POSITIONS", 64)  # longer ones lie elsewhere
     engine = load(card)
     expected = answer(load(), [1, 2, 3] * 21).token_ids
     refuses.set()

@@ -64,7 +64,7 @@ def test_a_decoded_token_takes_no_copy_to_the_card_and_one_from_it(load: Load, c
 def test_what_a_longer_context_brings_to_the_card_in_mid_answer_shows(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.cuda.rope_tables._FIRST_POSITIONS", 22)
+    monkeypatch.setattr("engine.cuda.rope_tables.FIRST_POSITIONS", 22)
     last = answer(load(weights="q8"), list(range(20)))
     assert last.h2d_per_token > 0.0
 

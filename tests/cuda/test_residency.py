@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine.cuda.driver import Address
 from engine.cuda.memory import taken_bytes
+from engine.cuda.placement import Rest, fitting_window
 from engine.cuda.residency import (
     NOT_CACHED,
     Residency,
@@ -20,7 +21,6 @@ from engine.cuda.residency import (
     widest_window,
     window_bytes,
 )
-from engine.cuda.weights import Rest, fitting_window
 from engine.errors import OutOfMemoryError
 
 MODELS = st.lists(
