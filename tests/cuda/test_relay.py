@@ -12,6 +12,7 @@ from workbench import Workbench, strip_of
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.matrices import DeviceLinear, linear_image
 from engine.cuda.memory import Use
+from engine.cuda.tile_layout import MOST_CHAINS
 from engine.weights.strips import Strip
 
 

@@ -95,7 +95,7 @@ KESTREL_DEVICE void product_of_values(const ProductValues& args) {
     int64 at = tile;
     if (args.experts != nullptr) at += (int64)args.experts[first] * tiles;
     int64 scales = at * weights.tile_scales();
-    const uint8* codes = weights.codes + at * stages * stage_bytes<BITS>() + (LANE_ROWS * q + r) * 16;
+    const uint8* codes = weights.codes + at * stages * stage_bytes<BITS>() + piece_of(q, r) * 16;
     float sums[TOKENS][2];
     for (int t = 0; t < TOKENS; ++t) sums[t][0] = sums[t][1] = 0.0f;
     for (int stage = 0; stage < stages; ++stage, codes += stage_bytes<BITS>()) {

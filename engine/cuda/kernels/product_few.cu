@@ -64,7 +64,7 @@ struct SharedRows {
 };
 
 // Weights on their way: each warp has a ring of stages. Lanes ask for what lies side by side in memory, and find what is
-// theirs somewhere else: pieces are turned such that neither goes twice to a bank.
+// theirs somewhere else.
 template <int BITS>
 struct Ring {
     static const int CODE_BYTES = 4 * BlockWords<BITS>::PIECES / 2 * UNIT_BYTES;
@@ -72,9 +72,6 @@ struct Ring {
     static const int STAGE_BYTES = CODE_BYTES + SCALE_BYTES;
     static const int COUNT = (ROOMY ? 16 : 8) / BITS;
     static const int BYTES = FEW_WARPS * COUNT * STAGE_BYTES;
-
-    // Where a unit's piece of stretch q and row r is in shared memory.
-    KESTREL_DEVICE static int place(int q, int r) { return (LANE_ROWS * q + (r ^ 2 * q)) * 16; }
 };
 
 // The next stage that is asked for: `slot` of those tiles that a group makes at a time for a job.
@@ -103,7 +100,7 @@ struct FewProduct {
         const Tiles& weights = args.weights;
         lane = lane_index(), r = lane / 4, q = lane % 4;
         ring = dynamic_shared() + warp_index() * Ring<BITS>::COUNT * Ring<BITS>::STAGE_BYTES;
-        asks_at = shared_place(ring), reads_at = Ring<BITS>::place(q, r);
+        asks_at = shared_place(ring), reads_at = piece_of(q, r) * 16;
         groups = FEW_WARPS / weights.chains;
         group = warp_index() / weights.chains, chain = warp_index() - group * weights.chains;
         plain = ONE || (weights.narrow_scales && weights.blocks_a_scale == 1 && weights.offsets == nullptr);
@@ -144,7 +141,7 @@ struct FewProduct {
         if (asked.job < jobs) {
             const int units = Ring<BITS>::CODE_BYTES / UNIT_BYTES;
             SharedPlace stage = asks_at + index * Ring<BITS>::STAGE_BYTES;
-            SharedPlace to = stage + Ring<BITS>::place(lane / LANE_ROWS, lane % LANE_ROWS);
+            SharedPlace to = stage + lane * 16;
             for (int i = 0; i < units; ++i) copy_async16_to(to + i * UNIT_BYTES, codes + i * UNIT_BYTES);
             if (plain && lane < Ring<BITS>::SCALE_BYTES / 16)
                 copy_async16_to(stage + Ring<BITS>::CODE_BYTES + lane * 16, scales);

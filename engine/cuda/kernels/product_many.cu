@@ -88,7 +88,7 @@ struct ManyRows {
         #pragma unroll
         for (int i = 0; i < OWN_TILES; ++i) {
             int tile = own_tile(i) == 0 ? two.numbers[0] : two.numbers[1];
-            own_codes[i] = tile * code_bytes() + lane_index() % LANE_ROWS * 16;
+            own_codes[i] = tile * code_bytes();
             own_scales[i] = tile * scale_bytes() + lane_index() % LANE_ROWS * 4;
         }
         #pragma unroll
@@ -155,7 +155,7 @@ struct ManyRows {
     KESTREL_DEVICE void fetch_weights(int block, SharedPlace to) {
         int stretch = stretch_of.block(block), in_stretch = block - stretch * args.weights.stretch;
         int stage = stretch / STRETCHES * args.weights.stretch + in_stretch;
-        uint32 at = stage * (WORDS * UNIT_BYTES) + stretch % STRETCHES * PIECES_BYTES;
+        uint32 at = stage * (WORDS * UNIT_BYTES) + piece_of(stretch % STRETCHES, lane_index() % LANE_ROWS) * 16;
         uint32 scale = places.is_shared ? block / 8 : stage * STRETCHES + stretch % STRETCHES;
         #pragma unroll
         for (int i = 0; i < OWN_TILES; ++i) {

@@ -33,7 +33,7 @@ struct ShortRows {
         #pragma unroll
         for (int m = 0; m < 2; ++m) {
             int64 bytes = (int64)args.weights.num_stages() * (WORDS * UNIT_BYTES);
-            weights[m] = args.weights.codes + two.numbers[m] * bytes + lane_index() * 4;
+            weights[m] = args.weights.codes + two.numbers[m] * bytes;
             scales_at[m] = two.numbers[m] * args.weights.tile_scales() * (places.pair / 2);
             #pragma unroll
             for (int i = 0; i < OWN; ++i) totals[m][i] = -0.0f;  // which changes nothing that is added to it

@@ -19,7 +19,7 @@ KESTREL_KERNEL(relay_codes, RELAY_THREADS, Relay) {
     int64 index = (int64)blockIdx.x * RELAY_THREADS + threadIdx.x;
     int64 count = (int64)to.num_tiles() * stages * 2 * pieces * WARP;
     if (index >= count) return;
-    int r = (int)(index % LANE_ROWS), q = (int)(index / LANE_ROWS % STRETCHES);
+    int q = (int)(index / LANE_ROWS % STRETCHES), r = (int)(index % LANE_ROWS) ^ 2 * q;  // see `piece_of`
     int unit = (int)(index / WARP % (2 * pieces)), stage = (int)(index / WARP / (2 * pieces) % stages);
     int tile = (int)(index / WARP / (2 * pieces) / stages);
     int row = tile * TILE + unit / pieces * LANE_ROWS + r, block = to.block_of(stage, q);

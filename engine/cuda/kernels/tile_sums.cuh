@@ -69,10 +69,11 @@ struct BlockWalk {
             stage -= tiles.stretch;
     }
 
-    // From a tile's codes to those of the block, in the first unit.
+    // From a tile's codes to this lane's word of the block, in the first unit.
     template <int BITS>
     KESTREL_DEVICE uint32 codes() const {
-        return stage * (Fragment<BITS>::WORDS * UNIT_BYTES) + stretch * PIECES_BYTES;
+        int place = piece_of(stretch, lane_index() / 4) * 16 + lane_index() % 4 * 4;
+        return stage * (Fragment<BITS>::WORDS * UNIT_BYTES) + place;
     }
 };
 

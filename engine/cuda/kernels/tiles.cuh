@@ -2,8 +2,9 @@
 // a chain of blocks of 32 inputs each. A chain is four stretches next to each other; a stage has one block of each.
 //
 // In memory stages follow each other. A stage has pieces of 16 bytes, one of each stretch q and row: of 4-bit codes a
-// block's 32 of row r in the first 512 bytes, of row r + 8 in the next, at 8 q + r. Blocks of 8-bit codes take two
-// pieces, codes 0 to 15 and 16 to 31, in 512 bytes each. Lane 4 r + q of a warp takes what is at 8 q + r.
+// block's 32 of row r in the first 512 bytes, of row r + 8 in the next, at 8 q + (r ^ 2 q). Blocks of 8-bit codes take
+// two pieces, codes 0 to 15 and 16 to 31, in 512 bytes each. Lane 4 r + q of a warp takes what is its own, and where pieces
+// lie in shared memory as they do here, no two of eight such lanes go to the same bank.
 //
 // Rows and blocks beyond the matrix are zeros, up to whole tiles and whole chains.
 #pragma once
@@ -19,6 +20,9 @@ static const int TILE = 16;        // rows
 static const int LANE_ROWS = 8;    // rows r of a tile; with each goes r + 8
 static const int STRETCHES = 4;    // of a chain
 static const int UNIT_BYTES = 512;
+
+// Where a unit has the piece of stretch q and row r.
+KESTREL_DEVICE int piece_of(int q, int r) { return LANE_ROWS * q + (r ^ 2 * q); }
 
 KESTREL_DEVICE int divided_up(int number, int by) { return (number + by - 1) / by; }
 

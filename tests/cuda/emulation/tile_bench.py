@@ -167,7 +167,10 @@ def tiled_weights(matrix: Codes) -> np.ndarray:
     parts = _by_stage(
         matrix, codes.astype(np.uint8)
     )  # (tile, stage, stretch, half of the rows, r, piece, 16)
-    return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 2, 4, 6)).reshape(-1)
+    units = np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 2, 4, 6))
+    for stretch in range(4):
+        units[..., stretch, :, :] = units[..., stretch, [r ^ 2 * stretch for r in range(8)], :]
+    return units.reshape(-1)
 
 
 def tiled_scales(matrix: Codes, scales: np.ndarray) -> np.ndarray:
