@@ -110,37 +110,46 @@ KESTREL_DEVICE void store_two(const Activation& to, int64 row, int column, bool 
     if (there && place == 0) to.sums[block] = (float)sum;
 }
 
-// Eight neighbours of a row, of which four lanes next to each other have a block: as codes.
+// A number that is added to it ends in the last bits of the sum, as a whole one: ties go to even.
+static const float ROUNDS_TO_WHOLE = 12582912.0f;  // 1.5 * 2^23
+
+// The lowest bytes of four words.
+KESTREL_DEVICE uint32 low_bytes(const uint32 (&words)[4]) {
+    return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
+}
+
+// Eight neighbours of a row, of which four lanes next to each other have a block: as codes. Conversions are slow, so
+// there are none, see ROUNDS_TO_WHOLE.
 struct EightCodes {
     uint32 high[2], low[2];  // four codes a word
     float scale;             // of the block
     int32 sum;               // of the block's codes, in steps of the finer plane
 
     KESTREL_DEVICE EightCodes(const float* values, bool two_planes) {
-        float largest = 0.0f;
-        bool finite = true;
-        for (int i = 0; i < 8; ++i) {
-            largest = fmaxf(largest, fabsf(values[i]));
-            finite = finite && is_finite(values[i]);
-        }
-        int unsound = !finite;
-        for (int distance = 1; distance < 4; distance *= 2) {
-            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
-            unsound |= __shfl_xor_sync(ALL_LANES, unsound, distance);
-        }
-        CodeScale by(largest, !unsound, two_planes);
+        uint32 bits = 0;
+        for (int i = 0; i < 8; ++i) bits = max(bits, __float_as_uint(fabsf(values[i])));
+        for (int distance = 1; distance < 4; distance *= 2)
+            bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, distance));
+        float largest = finite_magnitude(bits);
+        CodeScale by(largest, is_finite(largest), two_planes);
         scale = by.scale;
         sum = 0;
+        bool counts = by.inverse > 0.0f;
         for (int half = 0; half < 2; ++half) {
-            high[half] = low[half] = 0;
+            uint32 high_words[4], low_words[4];
             for (int i = 0; i < 4; ++i) {
-                int high_code, low_code;
-                by.codes_of(values[4 * half + i], high_code, low_code);
-                high[half] |= (uint32)(high_code & 255) << (8 * i);
-                low[half] |= (uint32)(low_code & 255) << (8 * i);
+                float quotient = values[4 * half + i] * by.inverse, found = quotient + ROUNDS_TO_WHOLE;
+                float rest = (quotient - (found - ROUNDS_TO_WHOLE)) * (float)LOW_STEPS + ROUNDS_TO_WHOLE;
+                high_words[i] = __float_as_uint(found), low_words[i] = __float_as_uint(rest);
+                // What both bits have in common is no part of the codes.
+                int high_code = (int)(high_words[i] - __float_as_uint(ROUNDS_TO_WHOLE));
+                int low_code = (int)(low_words[i] - __float_as_uint(ROUNDS_TO_WHOLE));
                 sum += two_planes ? high_code * LOW_STEPS + low_code : high_code;
             }
+            high[half] = counts ? low_bytes(high_words) : 0;
+            low[half] = counts ? low_bytes(low_words) : 0;
         }
+        if (!counts) sum = 0;
         for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
     }
 
@@ -157,13 +166,12 @@ KESTREL_DEVICE void store_eight(const Activation& to, int64 row, int column, con
         for (int i = 0; i < 8; ++i)
             if (column + i < to.width) to.values[at + i] = values[i];
     if (to.high == nullptr) return;
-    bool two_planes = to.low != nullptr;
-    EightCodes codes(values, two_planes);
+    EightCodes codes(values, to.low != nullptr);
     if (!there) return;
     int64 block = at / WARP, word = block * 8 + EightCodes::first_word(lane_index());
     for (int half = 0; half < 2; ++half) {
         ((uint32*)to.high)[word + 2 * half] = codes.high[half];
-        if (two_planes) ((uint32*)to.low)[word + 2 * half] = codes.low[half];
+        if (to.low != nullptr) ((uint32*)to.low)[word + 2 * half] = codes.low[half];
     }
     if (lane_index() % 4 != 0) return;
     to.scales[block] = codes.scale;

@@ -89,14 +89,6 @@ struct Divisor {
     }
 };
 
-// A number that is added to it ends in the last bits of the sum, as a whole one.
-static const float ROUNDS_TO_WHOLE = 12582912.0f;  // 1.5 * 2^23
-
-// The lowest bytes of four words.
-KESTREL_DEVICE uint32 low_bytes(const uint32 (&words)[4]) {
-    return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
-}
-
 // A head (D) in a warp's registers; D is a multiple of 4.
 template <int PIECES>
 struct HeadRow {
