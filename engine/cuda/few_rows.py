@@ -26,14 +26,17 @@ class FewLaunch:
 
 
 def few_launch(
-    layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int, taken: int
+    layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int, taken: int, takers: int = 1
 ) -> FewLaunch:
-    """slots: tiles that a group of warps makes at a time. taken: experts of a row, or 1."""
-    groups = _WARPS // layout.chains
+    """slots: tiles that a group of warps makes at a time. taken: experts of a row, or 1. takers: rows that
+    have blocks of their own, of which each goes through the row first: so there are no more of them than give
+    all groups something to do, or all processors.
+    """
     jobs = layout.tiles // slots
+    useful = max(-(-jobs * taken // (_WARPS // layout.chains)), -(-card.multiprocessors // takers))
     roomy = is_roomy(card.compute_capability)
     return FewLaunch(
-        grid=min(card.multiprocessors, -(-jobs * taken // groups)),
+        grid=min(card.multiprocessors, jobs * taken, useful),
         jobs=jobs,
         shared_bytes=_shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, roomy=roomy),
     )

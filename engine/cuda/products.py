@@ -208,7 +208,13 @@ class ProductRunner:
         if gated is not None:
             sink, slots = ("_gated", _GATED_SLOTS) if gated.high else ("_gated_values", _GATED_VALUE_SLOTS)
         launch = few_launch(
-            part.layout, self._kernels.card, planes=self._planes, tokens=tokens, slots=slots, taken=taken
+            part.layout,
+            self._kernels.card,
+            planes=self._planes,
+            tokens=tokens,
+            slots=slots,
+            taken=taken,
+            takers=takers,
         )
         product = ProductFew(
             weights=part.tiles(),

@@ -8,7 +8,7 @@ from engine.weights.strips import BLOCK
 
 TILE = 16  # rows
 STRETCHES = 4  # of a chain
-MOST_CHAINS = 16  # of a row: one a warp
+MOST_CHAINS = 4  # of a row: one a warp. More are there sooner, and then there is more to add up
 _STAGE_BYTES = {4: 1024, 8: 2048}  # by bits: a block of each stretch
 
 

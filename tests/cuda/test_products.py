@@ -17,9 +17,11 @@ from engine.cpu.activations import rounded
 from engine.cpu.matrices import Dense, Joined, Matrix, Widened
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.arguments import Activation, Swiglu
-from engine.cuda.driver import NOWHERE
+from engine.cuda.driver import NOWHERE, CardInfo
+from engine.cuda.few_rows import few_launch
 from engine.cuda.matrices import DeviceLinear
 from engine.cuda.products import Experts, Normed
+from engine.cuda.tile_layout import TileLayout
 from engine.errors import UnsupportedModelError
 from engine.weights.strips import BLOCK
 
@@ -62,7 +64,7 @@ STRIPS = [
     pytest.param(33, 1024, {"group": 256}, id="256 a scale"),
     pytest.param(9, 1024, {"group": 256, "offsets": True}, id="256 a scale and offsets"),
     pytest.param(19, 512, {"group": 256, "narrow": False, "offsets": True}, id="256 a float32 scale"),
-    pytest.param(18, 4128, {}, id="long stretches"),
+    pytest.param(18, 2080, {}, id="long stretches"),
 ]
 
 
@@ -385,3 +387,17 @@ def test_no_thread_relies_on_another_s_turn_and_no_block_on_the_grid(
         found.append(results)
         bench.memory.free_all()
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("tiles", "takers"), [(1, 1), (64, 1), (384, 1), (9496, 1), (128, 8), (128, 64)])
+def test_blocks_are_no_more_than_have_something_to_do_and_no_fewer_than_processors(
+    tiles: int, takers: int
+) -> None:
+    card = CardInfo("", (9, 0), 1 << 30, 132, "")
+    layout = TileLayout(4, 16 * tiles, 4096, 32)
+    launch = few_launch(layout, card, planes=2, tokens=1, slots=1, taken=1, takers=takers)
+    groups = 16 // layout.chains
+    assert 1 <= launch.grid <= min(card.multiprocessors, launch.jobs)
+    is_full = launch.grid * groups >= launch.jobs or launch.grid == card.multiprocessors
+    assert is_full or launch.grid * takers >= card.multiprocessors
+    assert launch.grid * takers < 2 * max(card.multiprocessors, -(-launch.jobs * takers // groups))
