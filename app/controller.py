@@ -21,6 +21,7 @@ from app.chat_settings import ChatSettings
 from app.chat_settings_session import ChatSettingsSession
 from app.conversation_session import ConversationSession
 from app.conversations import Conversation, ConversationSummary, Exchange, Message
+from app.drafts import Drafts
 from app.engine_loop import EngineFactory, load_engine
 from app.kept_states import KeptStates, KeptStatesSession
 from app.load_marker import LoadMarker
@@ -29,9 +30,12 @@ from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, i
 from app.operations import BackgroundRunner
 from app.paths import AppPaths, Folders
 from app.refusals import ANSWERING
+from app.search_session import SearchSession
 from app.settings import Settings, load_settings, with_model_sampling
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
+from app.transfer_session import TransferSession
+from app.trash_session import TrashSession
 from app.worker import EngineWorker, SlotTable
 from engine.default_folders import default_cache_folder, use_cache_folder
 from engine.notices import Notice
@@ -51,6 +55,8 @@ class ChatController(QObject):
     conversations_changed = Signal(list)  # list[ConversationSummary], newest first
     conversation_opened = Signal(object)  # Conversation | None; None: an empty chat with no row on disk yet
     branch_shown = Signal(object)  # Conversation, the one that is open: other versions of its messages
+    message_shown = Signal(str)  # message id: it was asked for, and is on what was shown last
+    drafts_read = Signal()  # `drafts` knows what the last run left
     message_added = Signal(str, object)  # conversation id, Message: already on disk
     answer_waiting = Signal(str, object)  # conversation id, Message: WAITING; its start or its end follows
     answer_started = Signal(str, object)  # conversation id, Message: WRITING, empty
@@ -131,6 +137,10 @@ class ChatController(QObject):
         )
         self.slots = SlotTable()
         self._closed = False
+        self.trash = TrashSession(self._conversations, self._queue, self)
+        self.drafts = Drafts(self._store, self._raise_notice, self)
+        self.search = SearchSession(self._store.current_path, self)
+        self.transfer = TransferSession(self._store, self._store.current_path, self)
         self._connect_signals()
 
     def _connect_signals(self) -> None:
@@ -139,7 +149,12 @@ class ChatController(QObject):
         conversations.changed.connect(self.conversations_changed)
         conversations.opened.connect(self.conversation_opened)
         conversations.branch_shown.connect(self.branch_shown)
+        conversations.message_shown.connect(self.message_shown)
         conversations.notice_raised.connect(self.notice_raised)
+        conversations.changed.connect(self.search.refresh)
+        self.conversations_moved.connect(self.search.reopen)
+        self.transfer.imported.connect(self._on_imported)
+        self.transfer.notice_raised.connect(self.notice_raised)
         models.state_changed.connect(self.model_state_changed)
         models.state_changed.connect(queue.set_model)
         models.load_failed.connect(self.load_failed)
@@ -157,6 +172,7 @@ class ChatController(QObject):
         answer.prefilled.connect(self.answer_prefilled)
         answer.extended.connect(self.answer_extended)
         answer.finished.connect(self.answer_finished)
+        answer.finished.connect(conversations.note_answer)
         answer.orphaned.connect(self._on_answer_orphaned)
         answer.active_changed.connect(self.answering_changed)
         answer.active_changed.connect(self._on_answer_active)
@@ -209,6 +225,7 @@ class ChatController(QObject):
             self.notice_raised.emit(notice)
         self.recent_models_changed.emit(list(self.settings.recent_models))
         self.model_state_changed.emit(self.model_state)
+        self.drafts.read(self.drafts_read.emit)
         self._conversations.read(lambda: self._kept_states.remove_leftovers(self._store))
         if model_path is not None:
             self.load_model(model_path)
@@ -222,6 +239,10 @@ class ChatController(QObject):
         if self._closed:
             return True
         self._closed = True
+        self.trash.finish()
+        self.drafts.close()
+        search_ended = self.search.shutdown()
+        transfer_ended = self.transfer.shutdown()
         self._conversations.close()
         self._sender.close()
         self._queue.close()
@@ -232,7 +253,8 @@ class ChatController(QObject):
         self._settings.close()
         self._store.close(self.notice_raised.emit)
         disk_ended = self._disk.shutdown()
-        return engine_ended and inspection_ended and files_ended and disk_ended
+        ended = (engine_ended, inspection_ended, files_ended, search_ended, transfer_ended, disk_ended)
+        return all(ended)
 
     # Conversations
 
@@ -249,6 +271,18 @@ class ChatController(QObject):
     def delete_conversation(self, conversation_id: str) -> None:
         """An answer that is being written or waits in it is stopped first."""
         self._conversations.delete(conversation_id)
+
+    def pin_conversations(self, conversation_ids: Sequence[str], pinned: bool) -> None:
+        """Ends in `conversations_changed`, as `tag_conversations` does."""
+        self._conversations.pin(conversation_ids, pinned)
+
+    def tag_conversations(self, conversation_ids: Sequence[str], name: str, *, on: bool) -> None:
+        """Give them a tag, or take it away."""
+        self._conversations.tag(conversation_ids, name, on=on)
+
+    def open_message(self, message_id: str) -> None:
+        """Open its conversation with the branch that it is on. Ends in `message_shown`, or in a notice."""
+        self._conversations.open_message(message_id)
 
     def fork_conversation(self, message_id: str) -> None:
         """Open a new conversation that begins with a copy of the messages up to this one."""
@@ -350,6 +384,7 @@ class ChatController(QObject):
         def on_moved(found: bool) -> None:
             self.update_settings(chats_folder=folder)
             self.conversations_moved.emit(found)
+            self.drafts.read(self.drafts_read.emit)
             self._conversations.read(lambda: None)
 
         target = folder or self._paths.data_folder
@@ -419,6 +454,10 @@ class ChatController(QObject):
     def _on_slots_changed(self, table: SlotTable) -> None:
         self.slots = table
         self.slots_changed.emit(table)
+
+    @Slot(list, list)
+    def _on_imported(self, _ids: list[str], summaries: list[ConversationSummary]) -> None:
+        self._conversations.changed.emit(summaries)
 
     def _raise_notice(self, notice: Notice) -> None:
         self.notice_raised.emit(notice)

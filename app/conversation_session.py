@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, Signal, Slot
 
 from app.answer import save_ends
 from app.answer_queue import AnswerQueue
 from app.answer_session import AnswerSession
-from app.conversations import Conversation, ConversationStore, ConversationSummary
+from app.conversations import Conversation, ConversationStore, ConversationSummary, Message
 from app.prompt import with_instructions
 from app.refusals import ANSWERING
 from app.settings_keeper import SettingsKeeper
@@ -30,6 +30,7 @@ class ConversationSession(QObject):
     changed = Signal(list)  # list[ConversationSummary], newest first
     opened = Signal(object)  # Conversation | None; None: an empty chat with no row on disk yet
     branch_shown = Signal(object)  # Conversation, the one that is open: other versions of its messages
+    message_shown = Signal(str)  # its id: this one was asked for
     notice_raised = Signal(object)
 
     def __init__(
@@ -135,6 +136,60 @@ class ConversationSession(QObject):
 
         self._ask_store(delete, on_deleted, self.notice_raised.emit, doing="deleting the conversation")
 
+    def delete_for_good(self, conversation_ids: Sequence[str]) -> None:
+        """The end of conversations that are hidden. What the engine keeps of them goes first, as in
+        `delete`.
+        """
+        if not self._num_forks_begun:
+            for conversation_id in conversation_ids:
+                self._worker.forget(conversation_id)
+
+        def on_deleted(_: None) -> None:
+            for conversation_id in conversation_ids:
+                self._worker.forget(conversation_id)
+
+        self.ask_store(
+            lambda store: store.marks.delete(conversation_ids), on_deleted, doing="deleting the conversations"
+        )
+
+    def leave(self, conversation_ids: Collection[str]) -> None:
+        """Show a new chat if one of these is open."""
+        if self.current_id in conversation_ids:
+            self.view += 1
+            self.show(None, self.view)
+
+    def pin(self, conversation_ids: Sequence[str], pinned: bool) -> None:
+        self._mark(
+            lambda store: store.marks.set_pinned(conversation_ids, pinned), doing="pinning the conversation"
+        )
+
+    def tag(self, conversation_ids: Sequence[str], name: str, *, on: bool) -> None:
+        self._mark(lambda store: store.marks.tag(conversation_ids, name, on=on), doing="changing the tags")
+
+    @Slot(str, object)
+    def note_answer(self, conversation_id: str, _message: Message) -> None:
+        """An answer has ended: unread, if another conversation is open."""
+        if conversation_id != self.current_id:
+            self._mark_unread(conversation_id, True)
+
+    def open_message(self, message_id: str) -> None:
+        """Open the conversation of a message on the branch that the message is on. `message_shown` comes
+        behind `opened`, or behind `branch_shown` where the conversation is open already.
+        """
+        self.view += 1
+        view = self.view
+
+        def on_opened(conversation: Conversation) -> None:
+            if view != self.view:
+                return
+            if conversation.summary.id == self.current_id:
+                self.show_branch(conversation)
+            else:
+                self.show(conversation, view)
+            self.message_shown.emit(message_id)
+
+        self.ask_store(lambda store: store.reveal(message_id), on_opened, doing="opening the message")
+
     def delete_message(self, message_id: str) -> None:
         """Delete a message and all that ever followed it. Ends in `branch_shown`. What the engine keeps of
         the conversation goes as well, for it has the words in it; the next answer reads what is left anew.
@@ -199,10 +254,33 @@ class ConversationSession(QObject):
         self.current_id = conversation.summary.id if conversation else None
         self._settings.change(last_conversation_id=self.current_id)
         self.opened.emit(self._queue.as_it_stands(conversation) if conversation else None)
+        if conversation is not None and conversation.summary.unread:
+            self._mark_unread(conversation.summary.id, False)
 
     def show_branch(self, conversation: Conversation) -> None:
         if conversation.summary.id == self.current_id:
             self.branch_shown.emit(self._queue.as_it_stands(conversation))
+
+    def ask_store(
+        self, function: Callable[[ConversationStore], T], on_success: Callable[[T], None], *, doing: str
+    ) -> None:
+        """A failure becomes a notice."""
+        self._ask_store(function, on_success, self.notice_raised.emit, doing=doing)
+
+    def _mark(self, function: Callable[[ConversationStore], None], *, doing: str) -> None:
+        def mark(store: ConversationStore) -> list[ConversationSummary]:
+            function(store)
+            return store.summaries()
+
+        self.ask_store(mark, self.changed.emit, doing=doing)
+
+    def _mark_unread(self, conversation_id: str, unread: bool) -> None:
+        def mark(store: ConversationStore) -> list[ConversationSummary]:
+            if not store.read_only:  # what was read there can't be written down
+                store.marks.set_unread(conversation_id, unread)
+            return store.summaries()
+
+        self.ask_store(mark, self.changed.emit, doing="marking the conversation")
 
     def _ask_store(
         self,

@@ -61,6 +61,10 @@ class StoreSession:
 
         self._runner.run(work, on_done, on_error, doing=doing)
 
+    def current_path(self) -> Path:
+        """The file, wherever it is now."""
+        return self._path
+
     @property
     def folder(self) -> Path:
         return self._path.parent

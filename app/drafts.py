@@ -1,0 +1,80 @@
+"""What stands unsent in each chat: kept while it is typed, and there again after a start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, QTimer
+
+from app.conversations import ConversationStore
+from app.store_session import StoreSession
+from engine.notices import Notice
+
+_SAVE_AFTER_MS = 1_000  # of no typing
+MAX_SAVED = 2_000_000  # characters; what is longer is kept as long as the program runs
+
+
+class Drafts(QObject):
+    """By conversation; None is the new chat."""
+
+    def __init__(
+        self, store: StoreSession, on_error: Callable[[Notice], None], parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._store = store
+        self._on_error = on_error
+        self._texts: dict[str, str] = {}
+        self._unsaved: set[str] = set()
+        self._told = False  # a draft that can't be saved is told once, not with every word
+        self._closed = False
+        self._timer = QTimer(self, interval=_SAVE_AFTER_MS, singleShot=True)
+        self._timer.timeout.connect(self.save)
+
+    def read(self, then: Callable[[], None]) -> None:
+        """Know what the last run left, where nothing newer was written meanwhile; then do `then`."""
+
+        def on_read(texts: dict[str, str]) -> None:
+            self._texts = texts | self._texts
+            then()
+
+        self._store.run(
+            ConversationStore.drafts, on_read, self._on_error, doing="reading what was being written"
+        )
+
+    def text(self, conversation_id: str | None) -> str:
+        return self._texts.get(conversation_id or "", "")
+
+    def keep(self, conversation_id: str | None, text: str) -> None:
+        """This stands there now."""
+        key = conversation_id or ""
+        if text == self._texts.get(key, ""):
+            return
+        self._texts[key] = text
+        if len(text) <= MAX_SAVED:
+            self._unsaved.add(key)
+            self._timer.start()
+
+    def save(self) -> None:
+        """Write what has changed."""
+        self._timer.stop()
+        texts = {key: self._texts.get(key, "") for key in self._unsaved}
+        self._unsaved.clear()
+        if not texts or self._closed:
+            return
+
+        def on_error(notice: Notice) -> None:
+            self._unsaved |= texts.keys()
+            if not self._told:
+                self._told = True
+                self._on_error(notice)
+
+        self._store.run(
+            lambda store: None if store.read_only else store.marks.save_drafts(texts),
+            lambda _: None,
+            on_error,
+            doing="saving what was being written",
+        )
+
+    def close(self) -> None:
+        self.save()
+        self._closed = True
