@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal, Slot
 
 from app.load_marker import LoadMarker
+from app.model_runs import RunChoice
 from app.operations import BackgroundRunner
 from app.settings import with_recent_model
 from app.settings_keeper import SettingsKeeper
@@ -103,10 +104,10 @@ class ModelSession(QObject):
         worker.load_cancelled.connect(self._on_cancelled)
         worker.model_unloaded.connect(self._on_unloaded)
 
-    @property
-    def engine_config(self) -> EngineConfig:
+    def engine_config(self, path: Path) -> EngineConfig:
+        """With which the model at `path` is loaded."""
         settings = self._settings.current
-        return EngineConfig(
+        config = EngineConfig(
             device=settings.device,
             vram_budget=settings.vram_bytes if settings.device != "cpu" else None,
             context=settings.context_tokens,
@@ -115,6 +116,7 @@ class ModelSession(QObject):
             state_disk_budget=settings.state_disk_bytes,
             states_folder=self._states_folder,
         )
+        return settings.model_runs.get(path, RunChoice()).applied_to(config)
 
     def load(self, path: Path) -> None:
         """Load `path`; a load that has not ended yet is given up."""
@@ -122,7 +124,7 @@ class ModelSession(QObject):
         self._num_load_wishes += 1
         self.last_failure = None
         self._load_path = path
-        self._load_id = self._worker.load_model(path, self.engine_config)
+        self._load_id = self._worker.load_model(path, self.engine_config(path))
         self._set_state(
             ModelState(ModelPhase.LOADING, path=path, name=path.name, summary=self._working.summary)
         )
@@ -160,7 +162,7 @@ class ModelSession(QObject):
             if wish == self._inspection_wish:
                 self.inspection_failed.emit(path, notice)
 
-        config = self.engine_config
+        config = self.engine_config(path)
         self._inspection.run(
             # One that has been overtaken while it waited is not begun.
             lambda: self._inspector(path, config) if wish == self._inspection_wish else None,

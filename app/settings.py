@@ -17,6 +17,7 @@ from typing import Any, get_args
 from app.chat_sampling import SamplingChoice
 from app.context_policy import ContextPolicy
 from app.files import free_name, write_whole
+from app.model_runs import MAX_REMEMBERED_RUNS, RunChoice
 from app.presets import Preset, presets_from
 from engine.config import DeviceChoice
 from engine.notices import Notice
@@ -55,6 +56,7 @@ class Settings:
     state_disk_bytes: int | None = None  # 0: nothing is kept
     presets: tuple[Preset, ...] = ()  # by name
     model_sampling: Mapping[Path, SamplingChoice] = field(default_factory=dict)  # what new chats begin with
+    model_runs: Mapping[Path, RunChoice] = field(default_factory=dict)  # how they are loaded
     models_folder: Path | None = None  # where models are looked for first
     chats_folder: Path | None = None  # where conversations are kept; None: where the system has such things
     cache_folder: Path | None = None  # prepared weights and kernels; likewise, and from the next start on
@@ -157,6 +159,7 @@ def save_settings(path: Path, settings: Settings) -> None:
         "state_disk_bytes": settings.state_disk_bytes,
         "presets": [{"name": one.name, "text": one.text} for one in settings.presets],
         "model_sampling": {str(path): one.as_values() for path, one in settings.model_sampling.items()},
+        "model_runs": {str(path): one.as_values() for path, one in settings.model_runs.items()},
         "models_folder": _written(settings.models_folder),
         "chats_folder": _written(settings.chats_folder),
         "cache_folder": _written(settings.cache_folder),
@@ -237,6 +240,13 @@ def _samplings(value: Any) -> dict[Path, SamplingChoice]:
     return dict(list(read.items())[-MAX_REMEMBERED_MODELS:])
 
 
+def _runs(value: Any) -> dict[Path, RunChoice]:
+    if not isinstance(value, dict):
+        raise TypeError
+    read = {_path(path): RunChoice.from_values(one) for path, one in value.items() if isinstance(one, dict)}
+    return dict(list(read.items())[-MAX_REMEMBERED_RUNS:])
+
+
 def _count(maximum: int, *, least: int = 1) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= maximum:
@@ -263,6 +273,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "state_disk_bytes": _optional(_count(MAX_BYTES, least=0)),
     "presets": presets_from,
     "model_sampling": _samplings,
+    "model_runs": _runs,
     "models_folder": _optional(_folder),
     "chats_folder": _optional(_folder),
     "cache_folder": _optional(_folder),

@@ -19,6 +19,7 @@ RECORDS = (
     "engine.config",
     "engine.errors",
     "engine.generation",
+    "engine.load_plan",
     "engine.metrics",
     "engine.model_summary",
     "engine.notices",

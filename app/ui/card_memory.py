@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QRectF, Qt
-from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.ui.elided_label import ElidedLabel
+from app.ui.share_bar import Share, ShareBar, Swatch
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes
-from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS, Theme, current_theme, mixed, theme_manager
+from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS, theme_manager
 
 if TYPE_CHECKING:
     from engine.metrics import MemoryUse
 
-_BAR_HEIGHT = 10  # pixels
-_LEAST_PART = 3  # of something that is there
-_SWATCH = 9
 _KINDS = {
     "Weights": "The model itself",
     "Conversations": "What the model has read of chats, and room that is held ready for more",
@@ -27,14 +22,6 @@ _KINDS = {
     "Other programs": "What others use of this card, and what its driver takes for every program",
     "Free": "What no program uses now",
 }
-
-
-@dataclass(frozen=True)
-class Share:
-    """A part of the card's memory. kind: one of those that have an explanation."""
-
-    kind: str
-    num_bytes: int
 
 
 def shares_of(memory: MemoryUse) -> tuple[Share, ...]:
@@ -51,38 +38,13 @@ def shares_of(memory: MemoryUse) -> tuple[Share, ...]:
     return tuple(Share(kind, num_bytes) for kind, num_bytes in zip(_KINDS, amounts, strict=True))
 
 
-def color_of(kind: str, theme: Theme) -> str:
-    """What belongs to the model has a colour, what doesn't has none."""
-    return {
-        "Weights": theme.accent,
-        "Conversations": theme.success,
-        "Workspace": mixed(theme.accent, theme.window, 0.5),
-        "Other programs": theme.text_muted,
-        "Free": theme.border,
-    }[kind]
-
-
-def widths(shares: tuple[Share, ...], whole: float) -> list[float]:
-    """Pixels of each part, together `whole`. What is there at all can be seen; the widest give way for it."""
-    total = sum(share.num_bytes for share in shares)
-    if not total:
-        return [0.0] * len(shares)
-    wanted = [whole * share.num_bytes / total for share in shares]
-    least = [_LEAST_PART if share.num_bytes else 0.0 for share in shares]
-    found = [max(pair) for pair in zip(wanted, least, strict=True)]
-    spare = [each - at_least for each, at_least in zip(found, least, strict=True)]
-    too_much = sum(found) - whole
-    share_given = too_much / sum(spare) if sum(spare) > too_much else 1.0
-    return [each - share_given * more for each, more in zip(found, spare, strict=True)]
-
-
 class CardMemory(QWidget):
     """Hidden while the model isn't on a card."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.shares: tuple[Share, ...] = ()
-        self._bar = _Bar(self)
+        self._bar = ShareBar(self)
         self._amounts: dict[str, ElidedLabel] = {}
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
@@ -130,57 +92,8 @@ class CardMemory(QWidget):
             name.setContentsMargins(0, 0, SPACE_L - SPACE_S, 0)
             amount = self._amounts[kind] = ElidedLabel("", self)
             amount.setAccessibleDescription(explanation)
-            for column, widget in enumerate((_Swatch(kind, self), name, amount)):
+            for column, widget in enumerate((Swatch(kind, self), name, amount)):
                 if widget is not amount:
                     widget.setToolTip(explanation)
                 grid.addWidget(widget, row, column)
         return grid
-
-
-class _Bar(QWidget):
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._shares: tuple[Share, ...] = ()
-        self.setFixedHeight(_BAR_HEIGHT)
-
-    def set_shares(self, shares: tuple[Share, ...]) -> None:
-        self._shares = shares
-        self.update()
-
-    # Qt overrides
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        theme = current_theme()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        whole = QRectF(self.rect())
-        outline = QPainterPath()
-        outline.addRoundedRect(whole, whole.height() / 2, whole.height() / 2)
-        painter.setClipPath(outline)
-        painter.fillRect(whole, theme.color("border"))
-        left = whole.left()
-        for share, width in zip(self._shares, widths(self._shares, whole.width()), strict=True):
-            part = QRectF(left, whole.top(), max(0.0, width - 1), whole.height())  # a line between two
-            painter.fillRect(part, QColor(color_of(share.kind, theme)))
-            if width and share.kind != "Free":
-                edge = QRectF(part.right(), whole.top(), 1, whole.height())
-                painter.fillRect(edge, theme.color("window"))
-            left += width
-        painter.end()
-
-
-class _Swatch(QWidget):
-    def __init__(self, kind: str, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._kind = kind
-        self.setFixedSize(_SWATCH, _SWATCH)
-
-    # Qt overrides
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(color_of(self._kind, current_theme())))
-        painter.drawRoundedRect(QRectF(self.rect()), 2, 2)
-        painter.end()

@@ -1,7 +1,7 @@
 """What can be said of a model before anything heavy starts: facts, problems in plain words, and Load.
 
 The card also shows a load of its model and how it ended. It knows records only.
-Signals: load_requested(Path), cancel_requested.
+Signals: load_requested(Path), cancel_requested, run_chosen(Path, RunChoice).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLay
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.load_progress import LoadProgressView
-from app.ui.model_facts import NOT_LOADABLE, card_fit, fit_warning, model_facts, why_not_loadable
+from app.ui.model_facts import NOT_LOADABLE, model_facts, why_not_loadable
+from app.ui.plan_view import PlanView
+from app.ui.plan_words import verdict
 from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import set_role
@@ -26,6 +28,7 @@ from app.ui.theme import (
     SPACE_XL,
 )
 from app.ui.wrapped_label import WrappedLabel
+from engine.config import EngineConfig
 from engine.notices import Notice
 from engine.progress import LoadProgress
 
@@ -40,24 +43,29 @@ class NoticeLine(QWidget):
 
     def __init__(self, notice: Notice, parent: QWidget, *, kind: str) -> None:
         super().__init__(parent)
-        self.notice = notice
-        color = {"error": "danger", "warning": "warning"}.get(kind, "accent")
-        icon = IconLabel(kind, self, color=color)
-        self.message = WrappedLabel(notice.message, self)
-        hint = WrappedLabel(notice.hint, self)
+        self._icon = icon = IconLabel(kind, self)
+        self.message = WrappedLabel("", self)
+        self._hint = hint = WrappedLabel("", self)
         hint.setProperty("role", "muted")
-        hint.setVisible(bool(notice.hint))
+        self.set_notice(notice, kind=kind)
         text = QVBoxLayout()
         text.setSpacing(2)
         text.addWidget(self.message)
         text.addWidget(hint)
-        if kind == "error":
-            self.message.setProperty("role", "danger")
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_S)
         row.addWidget(icon, 0, Qt.AlignmentFlag.AlignTop)
         row.addLayout(text, 1)
+
+    def set_notice(self, notice: Notice, *, kind: str) -> None:
+        """Another one in its place."""
+        self.notice = notice
+        self._icon.set_icon(kind, {"error": "danger", "warning": "warning"}.get(kind, "accent"))
+        set_role(self.message, "danger" if kind == "error" else "")
+        self.message.setText(notice.message)
+        self._hint.setText(notice.hint)
+        self._hint.setVisible(bool(notice.hint))
 
 
 class ModelCard(QFrame):
@@ -65,6 +73,7 @@ class ModelCard(QFrame):
 
     load_requested = Signal(object)  # Path
     cancel_requested = Signal()
+    run_chosen = Signal(object, object)  # Path, RunChoice: how it is to be loaded, from now on
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -76,12 +85,14 @@ class ModelCard(QFrame):
         self._lines: list[NoticeLine] = []
         self._build()
         self.load_button.clicked.connect(self._ask_to_load)
+        self.plan.changed.connect(self._on_plan_changed)
         self.progress.cancel_requested.connect(self.cancel_requested)
 
     @property
     def shown_notices(self) -> tuple[Notice, ...]:
         """What the card says now, problems first."""
-        return tuple(line.notice for line in self._lines)
+        planned = () if self.verdict.isHidden() else (self.verdict.notice,)
+        return (*planned, *(line.notice for line in self._lines))
 
     def set_wide(self, wide: bool) -> None:
         """How many facts have room side by side."""
@@ -114,16 +125,12 @@ class ModelCard(QFrame):
         self._subtitle.setText("  ·  ".join(dict.fromkeys([*family, kind] if kind else family)))
         self._set_facts(model_facts(report))
         lines = [NoticeLine(notice, self, kind="error") for notice in report.problems]
-        warning = fit_warning(report)
-        if warning is not None:
-            lines.append(NoticeLine(warning, self, kind="warning"))
-        on_card = card_fit(report)
-        if on_card is not None:
-            kind, notice = on_card
-            lines.append(NoticeLine(notice, self, kind="chip" if kind == "info" else kind))
         lines += [NoticeLine(notice, self, kind="info") for notice in report.notices]
         self._set_lines(lines)
         self._set_loading(False)
+        if report.planner is not None:
+            self.plan.begin(report.config, report.context_length)
+            self._show_plan()
         self._set_reason(why_not_loadable(report))
 
     def show_loading(self, progress: LoadProgress | None, *, working_model: str = "") -> None:
@@ -151,16 +158,44 @@ class ModelCard(QFrame):
             self._set_loading(False)
             self._set_reason("")
 
+    @property
+    def _config(self) -> EngineConfig:
+        """Of a load with what is chosen here."""
+        assert self.report is not None
+        return self.plan.choice.applied_to(self.report.config)
+
+    def _show_plan(self) -> None:
+        assert self.report is not None
+        plan = self.report.plan(self._config)
+        if plan is None:
+            return
+        self.plan.show_plan(plan)
+        kind, notice = verdict(plan, self.report.card_name)
+        self.verdict.set_notice(notice, kind=kind)
+        for part in (self.plan, self.verdict):
+            part.setVisible(not self._loading)
+
+    def _on_plan_changed(self) -> None:
+        self._show_plan()
+        assert self.path is not None
+        self.run_chosen.emit(self.path, self.plan.choice)
+
     def _show_path(self, path: Path) -> None:
         self.path, self.report = path, None
         self._title.setText(shown_name(path))
         self._subtitle.setText(str(path.parent))
         self._set_facts(())
         self._set_lines(())
+        self.plan.hide()
+        self.verdict.hide()
         self._set_loading(False)
 
     def _ask_to_load(self) -> None:
         assert self.path is not None, "nothing was picked"
+        if self.report is not None and self.report.planner is not None:
+            wanted = self.report.config.context
+            if wanted is not None and wanted > self.report.context_length:  # set for every model
+                self.run_chosen.emit(self.path, self.plan.choice)
         self.load_requested.emit(self.path)
 
     def _set_reason(self, reason: str) -> None:
@@ -176,6 +211,9 @@ class ModelCard(QFrame):
     def _set_loading(self, loading: bool) -> None:
         self._loading = loading
         self.progress.setVisible(loading)
+        if loading:
+            self.plan.hide()
+            self.verdict.hide()
         self._actions.setVisible(not loading)
         self.load_button.setText("Load")
         self._set_meanwhile("")
@@ -215,6 +253,9 @@ class ModelCard(QFrame):
         self._subtitle.setProperty("role", "muted")
         self._facts_box = QWidget(self)
         self._facts_layout = QGridLayout(self._facts_box)
+        self.plan = PlanView(self)
+        self.verdict = NoticeLine(Notice("", ""), self, kind="chip")
+        self.verdict.hide()
         self._lines_box = QWidget(self)
         self._lines_layout = QVBoxLayout(self._lines_box)
         self._meanwhile = WrappedLabel(parent=self)
@@ -253,7 +294,15 @@ class ModelCard(QFrame):
         layout.setContentsMargins(SPACE_L + 2, SPACE_L, SPACE_L + 2, SPACE_L)
         layout.setSpacing(SPACE_L)
         layout.addLayout(top)
-        for part in (self._facts_box, self._lines_box, self._meanwhile, self.progress, self._actions):
+        for part in (
+            self._facts_box,
+            self.plan,
+            self.verdict,
+            self._lines_box,
+            self._meanwhile,
+            self.progress,
+            self._actions,
+        ):
             layout.addWidget(part)
 
 

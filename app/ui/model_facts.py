@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.ui.text_format import format_bytes, format_count
-from engine.notices import Notice
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
@@ -51,46 +50,6 @@ def model_facts(report: ModelReport) -> tuple[Fact, ...]:
         ),
     )
     return facts if any(value != _UNKNOWN for _, value, _ in facts) else ()
-
-
-def fit_warning(report: ModelReport) -> Notice | None:
-    """Says that memory will be short, with weights packed as small as the engine packs them by itself; it has
-    the last word when it loads.
-    """
-    fit = report.fits.get("ram")
-    if fit is None or fit.q4 or report.problems:
-        return None
-    needed = report.weight_bytes.q4 + fit.context * report.kv_bytes_per_token
-    return Notice(
-        "memory-short",
-        f"With a chat of {format_tokens(fit.context)} this model takes about {format_bytes(needed)}, "
-        f"but only {format_bytes(fit.available_bytes)} of memory are free.",
-        "Close other programs or choose a smaller model; loading may fail or make the computer slow.",
-    )
-
-
-def card_fit(report: ModelReport) -> tuple[str, Notice] | None:
-    """Whether the model fits on the card, and with what weights: "info" or "warning", and what to say. None
-    where there is no card to run on, or the model can't be loaded.
-    """
-    fit, ram = report.fits.get("vram"), report.fits.get("ram")
-    if fit is None or ram is None or report.problems:
-        return None
-    weights = report.weight_bytes
-    limited = fit.available_bytes < report.card_bytes
-    room = f"{format_bytes(fit.available_bytes)} of its " if limited else ""
-    card = f"{report.card_name} ({room}{format_bytes(report.card_bytes)})"
-    if fit.q8 and ram.q8:
-        return "info", Notice("card-fits", f"Runs on {card} with 8-bit weights.")
-    if fit.q4:
-        lacking = f"Weights of 8 bits ({format_bytes(weights.q8)}) would leave too little room for chats."
-        return "info", Notice("card-fits", f"Runs on {card} with 4-bit weights.", "" if fit.q8 else lacking)
-    return "warning", Notice(
-        "card-too-small",
-        f"Even with 4 bits, its weights ({format_bytes(weights.q4)}) don't all fit on {card} beside a chat, "
-        "so answers will be slow.",
-        "Choose a smaller model" + (", or let it have more of the card." if limited else "."),
-    )
 
 
 def why_not_loadable(report: ModelReport) -> str:

@@ -74,6 +74,7 @@ class ModelLoader(QWidget):
     closed = Signal()
     device_chosen = Signal(str)  # DeviceChoice
     budget_chosen = Signal(object)  # bytes | None
+    run_chosen = Signal(object, object)  # Path, RunChoice
     refused = Signal(object)  # Notice: what was picked is no model
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -258,6 +259,7 @@ class ModelLoader(QWidget):
         self.recent.chosen.connect(self.pick_recent)
         self.card.load_requested.connect(self.load_requested)
         self.card.cancel_requested.connect(self.cancel_requested)
+        self.card.run_chosen.connect(self.run_chosen)
         self.options.disclosure.toggled.connect(self._reveal_options)
         for chosen, passed_on in (
             (self.options.device_chosen, self.device_chosen),

@@ -11,6 +11,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QAction
 
 from app.controller import ChatController, ModelPhase, ModelState
+from app.model_runs import RunChoice, with_run
 from app.operations import BackgroundRunner
 from app.ui.chat_pane import ChatPane
 from app.ui.header import Header
@@ -90,12 +91,17 @@ class ModelPresenter(QObject):
         loader.refused.connect(self.notice_raised)
         loader.device_chosen.connect(lambda device: controller.update_settings(device=device))
         loader.budget_chosen.connect(lambda budget: controller.update_settings(vram_bytes=budget))
+        loader.run_chosen.connect(self._remember_run)
         self._unload.triggered.connect(controller.unload_model)
         controller.model_state_changed.connect(self._on_model_state)
         controller.model_inspected.connect(loader.show_report)
         controller.inspection_failed.connect(self._on_inspection_failed)
         controller.load_failed.connect(self._on_load_failed)
         controller.recent_models_changed.connect(self._on_recent_models)
+
+    def _remember_run(self, path: Path, choice: RunChoice) -> None:
+        runs = self._controller.settings.model_runs
+        self._controller.update_settings(model_runs=with_run(runs, path, choice))
 
     def _on_model_state(self, state: ModelState) -> None:
         before, self._state = self._state, state

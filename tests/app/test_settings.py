@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from app.chat_sampling import SamplingChoice
 from app.context_policy import ContextPolicy
 from app.load_marker import LoadMarker
+from app.model_runs import RunChoice
 from app.presets import Preset
 from app.settings import (
     MAX_RECENT_MODELS,
@@ -47,6 +48,7 @@ FULL = Settings(
     state_ram_bytes=0,
     state_disk_bytes=5 * 10**9,
     presets=(Preset("Poet", "Write in verse."), Preset("诗人", "写诗。")),
+    model_runs={Path("/models/模型 1"): RunChoice(4096, "q4", "native")},
     model_sampling={Path("/models/模型 1"): SamplingChoice(temperature=0.9, top_k=5, stop=("END",))},
     models_folder=Path("/models"),
     chats_folder=Path("/home/me/chats"),
@@ -159,6 +161,7 @@ def test_a_mark_that_an_editor_put_in_front_does_no_damage(path: Path) -> None:
         ("context_tokens", 10**30),
         ("presets", {}),
         ("model_sampling", []),
+        ("model_runs", []),
         ("chats_folder", "chats"),
         ("cache_folder", ""),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt, QTimer
@@ -13,10 +12,9 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QPushButton, QS
 from app.controller import ModelPhase, ModelState
 from app.ui.drop_target import model_path_of
 from app.ui.load_progress import LoadProgressView, progress_sentence
-from app.ui.model_facts import card_fit, fit_warning, model_facts, why_not_loadable
+from app.ui.model_facts import model_facts, why_not_loadable
 from app.ui.model_loader import ModelLoader
 from app.ui.recent_models import why_unavailable
-from engine.cuda.driver import CardInfo
 from engine.inspection import Fit, ModelReport
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage
@@ -100,83 +98,6 @@ def test_nothing_is_listed_when_nothing_is_known(tmp_path: Path) -> None:
     )  # fmt: skip
     assert model_facts(unknown) == ()
     assert why_not_loadable(unknown)
-    assert fit_warning(unknown) is None
-
-
-def test_model_that_is_too_large_warns_with_both_numbers(tmp_path: Path) -> None:
-    tight = report(tmp_path, fits={"ram": Fit(100_000_000, 4096, native=False, q8=False, q4=False)})
-    warning = fit_warning(tight)
-    assert warning is not None
-    assert "100\u202fMB" in warning.message
-    assert "178\u202fMB" in warning.message  # weights of 4 bits and 4096 tokens
-    assert not why_not_loadable(tight), "the engine has the last word"
-
-
-@pytest.mark.parametrize(("q8", "q4"), [(True, True), (False, True)])
-def test_a_form_of_weights_that_the_engine_will_not_take_warns_of_nothing(
-    tmp_path: Path, q8: bool, q4: bool
-) -> None:
-    fits = {"ram": Fit(500_000_000, 4096, native=False, q8=q8, q4=q4)}
-    assert fit_warning(report(tmp_path, fits=fits)) is None
-
-
-GB = 10**9
-
-
-def with_card(path: Path, *, q8: bool, q4: bool, ram_q8: bool = True, most: int = 24 * GB) -> ModelReport:
-    return report(
-        path,
-        fits={
-            "ram": Fit(6 * GB, 4096, native=True, q8=ram_q8, q4=True),
-            "vram": Fit(most, 4096, native=False, q8=q8, q4=q4),
-        },
-        card=CardInfo("A card", (8, 6), total_bytes=24 * GB, multiprocessors=28, driver="580"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("q8", "q4", "ram_q8", "most", "kind", "sentence"),
-    [
-        (True, True, True, 24 * GB, "info", "Runs on A card (24 GB) with 8-bit weights."),
-        (True, True, True, 8 * GB, "info", "Runs on A card (8 GB of its 24 GB) with 8-bit weights."),
-        (False, True, True, 24 * GB, "info", "Runs on A card (24 GB) with 4-bit weights."),
-        (True, True, False, 24 * GB, "info", "Runs on A card (24 GB) with 4-bit weights."),
-        (False, False, True, 24 * GB, "warning", "Even with 4 bits, its weights (80.9 MB)"),
-    ],
-)
-def test_the_card_says_where_the_model_will_run(
-    tmp_path: Path, q8: bool, q4: bool, ram_q8: bool, most: int, kind: str, sentence: str
-) -> None:
-    found = card_fit(with_card(tmp_path, q8=q8, q4=q4, ram_q8=ram_q8, most=most))
-    assert found is not None
-    assert found[0] == kind
-    assert found[1].message.replace("\u202f", " ").startswith(sentence)
-
-
-def test_why_it_is_4_bits_and_what_to_do_are_said(tmp_path: Path) -> None:
-    def hint(**changes: Any) -> str:
-        found = card_fit(with_card(tmp_path, **changes))
-        assert found is not None
-        return found[1].hint
-
-    assert "8 bits (151\u202fMB)" in hint(q8=False, q4=True)
-    assert hint(q8=True, q4=True) == hint(q8=True, q4=True, ram_q8=False) == ""
-    assert "have more of the card" in hint(q8=False, q4=False, most=GB)
-    assert "have more of the card" not in hint(q8=False, q4=False)
-
-
-def test_nothing_is_said_of_a_card_that_there_isn_t_or_for_a_model_that_can_t_be_loaded(
-    tmp_path: Path,
-) -> None:
-    assert card_fit(report(tmp_path)) is None
-    assert card_fit(replace(with_card(tmp_path, q8=True, q4=True), problems=(PROBLEM,))) is None
-
-
-def test_the_fit_is_on_the_card_with_the_facts(loader: ModelLoader, tmp_path: Path) -> None:
-    loader.pick(tmp_path)
-    loader.show_report(with_card(tmp_path, q8=True, q4=True))
-    assert [notice.code for notice in loader.card.shown_notices] == ["card-fits"]
-    assert loader.card.load_button.isEnabled()
 
 
 @pytest.mark.parametrize("width", [389, 400, 440, 479, 480, 500, 560, 640, 900])
@@ -184,7 +105,7 @@ def test_nothing_of_the_page_is_cut_off_at_any_width(loader: ModelLoader, tmp_pa
     loader.resize(width, 460)
     loader.options.disclosure.setChecked(True)
     loader.pick(tmp_path)
-    loader.show_report(with_card(tmp_path, q8=True, q4=True))
+    loader.show_report(report(tmp_path))
     QApplication.processEvents()
     page = loader.findChild(QScrollArea)
     assert page.widget().width() <= page.viewport().width()
