@@ -64,7 +64,7 @@ def text_of(spy: QSignalSpy) -> str:
 def test_pick_load_watch_stop_and_find_it_after_a_restart(
     open_window: Callable[[], MainWindow], qtbot, starter_model_path: Path, stall_meter, monkeypatch
 ) -> None:
-    monkeypatch.setattr("app.answer_session.chat_sampling", lambda recommended: recommended)  # greedy
+    monkeypatch.setattr("app.chat_sampling.chat_sampling", lambda recommended: recommended)  # greedy
     window = open_window()
     with qtbot.waitSignal(window.controller.model_inspected, timeout=LOAD_MS) as inspected:
         window.loader.pick(starter_model_path)
