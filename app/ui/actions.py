@@ -34,6 +34,12 @@ class WindowActions:
     unload: QAction
     rename: QAction
     delete: QAction
+    undo_delete: QAction
+    search: QAction
+    import_chats: QAction
+    export_markdown: QAction
+    export_json: QAction
+    export_all: QAction
     messages: dict[MessageAction, QAction]
     copy_answer: QAction
     attach: QAction
@@ -72,7 +78,13 @@ def build_actions(window: QMainWindow) -> WindowActions:
         unload=action("Unload the model"),
         rename=action("Rename conversation", "F2"),
         # No shortcut: Delete belongs to whatever has the focus, and the list handles it itself.
-        delete=action("Delete conversation…"),
+        delete=action("Delete conversation"),
+        undo_delete=action("Bring deleted conversations back", "Ctrl+Shift+Z"),
+        search=action("Search all chats", Key.Find, "Ctrl+Shift+F"),
+        import_chats=action("Import conversations…"),
+        export_markdown=action("Export as Markdown…", "Ctrl+Shift+E"),
+        export_json=action("Export as JSON…"),
+        export_all=action("Export all conversations…"),
         messages={one: action(name, keys) for one, (name, keys) in _MESSAGE_ACTIONS.items()},
         copy_answer=action("Copy the last answer", "Ctrl+Shift+C"),
         attach=action("Attach files…", "Ctrl+Shift+A"),
@@ -93,7 +105,11 @@ def build_actions(window: QMainWindow) -> WindowActions:
 def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     """The menu behind the button in the header."""
     menu = QMenu(window)
-    menu.addActions([actions.new_chat, actions.rename, actions.delete, actions.chat_settings])
+    menu.addActions([actions.new_chat, actions.search, actions.rename, actions.delete, actions.undo_delete])
+    menu.addAction(actions.chat_settings)
+    files_menu = menu.addMenu("Import and export")
+    files_menu.addActions([actions.import_chats, actions.export_markdown, actions.export_json])
+    files_menu.addAction(actions.export_all)
     message_menu = menu.addMenu("Message")
     message_menu.addActions([*actions.messages.values(), actions.copy_answer, actions.attach])
     menu.addSeparator()

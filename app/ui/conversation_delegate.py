@@ -1,11 +1,13 @@
-"""Draws a row of the conversation list: heading or title, and the moving dot of an answer being written."""
+"""Draws a row of the conversation list: a heading; or a title, its tags, and the dot of an answer that is
+being written or has not been seen.
+"""
 
 from __future__ import annotations
 
 import math
 
 from PySide6.QtCore import QPointF, QRect, QSize, Qt
-from PySide6.QtGui import QColor, QPainter, QPen
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import (
     QApplication,
     QLineEdit,
@@ -16,7 +18,14 @@ from PySide6.QtWidgets import (
 )
 
 from app.titles import MAX_TITLE_LENGTH
-from app.ui.conversation_model import ANSWERING_ROLE, SUMMARY_ROLE, WAITING_ROLE, Index
+from app.ui.conversation_model import (
+    ANSWERING_ROLE,
+    SUMMARY_ROLE,
+    TAGS_ROLE,
+    UNREAD_ROLE,
+    WAITING_ROLE,
+    Index,
+)
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, current_theme, mixed, scaled_font
 
 _DOT_RADIUS = 3.5
@@ -57,23 +66,42 @@ class ConversationDelegate(QStyledItemDelegate):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRoundedRect(pill, 6, 6)
         area = self._title_area(option.rect)
-        if index.data(ANSWERING_ROLE) or index.data(WAITING_ROLE):
+        answering, waiting = bool(index.data(ANSWERING_ROLE)), bool(index.data(WAITING_ROLE))
+        unread = bool(index.data(UNREAD_ROLE)) and not answering and not waiting
+        if answering or waiting or unread:
             centre = QPointF(area.right() - _DOT_RADIUS, area.center().y() + 1)
-            self._paint_dot(painter, centre, waiting=bool(index.data(WAITING_ROLE)))
+            self._paint_dot(painter, centre, waiting=waiting, still=unread)
             area.setRight(area.right() - _DOT_ROOM)
-        painter.setFont(QApplication.font())
-        painter.setPen(QColor(theme.text))
-        title = painter.fontMetrics().elidedText(str(index.data()), Qt.TextElideMode.ElideRight, area.width())
-        painter.drawText(area, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, title)
+        tags = str(index.data(TAGS_ROLE))
+        font = QFont(QApplication.font())
+        font.setWeight(QFont.Weight.DemiBold if unread else QFont.Weight.Normal)
+        small = scaled_font(SCALE_SMALL)
+        across = Qt.AlignmentFlag.AlignVCenter
+        if tags:
+            lower = area.adjusted(0, 0, 0, -_ROW_PADDING)
+            area.adjust(0, _ROW_PADDING, 0, 0)
+            across = Qt.AlignmentFlag.AlignTop
+            self._paint_line(painter, lower, tags, small, theme.text_muted, Qt.AlignmentFlag.AlignBottom)
+        self._paint_line(painter, area, str(index.data()), font, theme.text, across)
 
-    def _paint_dot(self, painter: QPainter, centre: QPointF, *, waiting: bool) -> None:
+    @staticmethod
+    def _paint_line(
+        painter: QPainter, area: QRect, text: str, font: QFont, color: str, across: Qt.AlignmentFlag
+    ) -> None:
+        painter.setFont(font)
+        painter.setPen(QColor(color))
+        line = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, area.width())
+        painter.drawText(area, Qt.AlignmentFlag.AlignLeft | across, line)
+
+    def _paint_dot(self, painter: QPainter, centre: QPointF, *, waiting: bool, still: bool) -> None:
         color = QColor(current_theme().accent)
         if waiting:  # a ring that stands still
             painter.setPen(QPen(color, 1.5))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawEllipse(centre, _DOT_RADIUS - 0.5, _DOT_RADIUS - 0.5)
             return
-        color.setAlphaF(0.35 + 0.65 * (0.5 + 0.5 * math.cos(2 * math.pi * self._step / _DOT_STEPS)))
+        if not still:
+            color.setAlphaF(0.35 + 0.65 * (0.5 + 0.5 * math.cos(2 * math.pi * self._step / _DOT_STEPS)))
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(color)
         painter.drawEllipse(centre, _DOT_RADIUS, _DOT_RADIUS)
@@ -97,6 +125,8 @@ class ConversationDelegate(QStyledItemDelegate):
         height = option.fontMetrics.height() + 2 * _ROW_PADDING + 2
         if index.data(SUMMARY_ROLE) is None:
             height = option.fontMetrics.height() + (SPACE_S if index.row() == 0 else SPACE_M + SPACE_XS)
+        elif index.data(TAGS_ROLE):
+            height += QFontMetrics(scaled_font(SCALE_SMALL)).height()
         return QSize(80, height)
 
     def createEditor(self, parent: QWidget, _option: QStyleOptionViewItem, _index: Index) -> QWidget:

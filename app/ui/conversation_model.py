@@ -1,4 +1,5 @@
-"""The rows of the conversation list: headings by day, and conversations under them, newest first.
+"""The rows of the conversation list: what is pinned, then headings by day, and conversations under them, the
+newest first. A tag may be chosen: then only conversations that have it are listed.
 
 Knows no widget. A heading is a row of its own that can't be chosen.
 """
@@ -22,6 +23,9 @@ Index = QModelIndex | QPersistentModelIndex
 SUMMARY_ROLE = Qt.ItemDataRole.UserRole + 1  # ConversationSummary, None for a heading
 ANSWERING_ROLE = Qt.ItemDataRole.UserRole + 2  # bool: an answer is being written in it
 WAITING_ROLE = Qt.ItemDataRole.UserRole + 3  # bool: an answer waits for its turn in it
+UNREAD_ROLE = Qt.ItemDataRole.UserRole + 4  # bool: an answer has ended in it that nobody has seen
+TAGS_ROLE = Qt.ItemDataRole.UserRole + 5  # str: its tags on one line, "" for none
+PINNED = "Pinned"
 
 
 def shown_title(summary: ConversationSummary) -> str:
@@ -41,6 +45,26 @@ class ConversationModel(QAbstractListModel):
         self._rows: list[Row] = []
         self._answering: str | None = None
         self._waiting: frozenset[str] = frozenset()
+        self._tag = ""
+
+    @property
+    def tag(self) -> str:
+        """Only conversations with this tag are listed; "": all."""
+        return self._tag
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """All tags, by name, and how many conversations have each."""
+        counts: dict[str, int] = {}
+        for summary in self._summaries:
+            for tag in summary.tags:
+                counts[tag] = counts.get(tag, 0) + 1
+        return dict(sorted(counts.items(), key=lambda one: one[0].casefold()))
+
+    def set_tag(self, tag: str) -> None:
+        """One that no conversation has is as none."""
+        self._tag = tag
+        self.set_summaries(self._summaries)
 
     @property
     def summaries(self) -> tuple[ConversationSummary, ...]:
@@ -49,6 +73,8 @@ class ConversationModel(QAbstractListModel):
     def set_summaries(self, summaries: Sequence[ConversationSummary]) -> None:
         """Takes the whole list, newest first."""
         self._summaries = tuple(summaries)
+        if self._tag not in self.tags:
+            self._tag = ""
         rows = self._grouped()
         if self._keys(rows) == self._keys(self._rows):
             # Same rows in the same places (a rename, a newer date): what is being edited or chosen stays.
@@ -87,10 +113,15 @@ class ConversationModel(QAbstractListModel):
         return content if isinstance(content, ConversationSummary) else None
 
     def _grouped(self) -> list[Row]:
-        rows: list[Row] = []
+        shown = [one for one in self._summaries if not self._tag or self._tag in one.tags]
+        rows: list[Row] = [one for one in shown if one.pinned]
+        if rows:
+            rows.insert(0, PINNED)
         heading = ""
         today = self._today()
-        for summary in self._summaries:
+        for summary in shown:
+            if summary.pinned:
+                continue
             group = day_group(_local_day(summary.updated_at), today)
             if group != heading:
                 heading = group
@@ -117,23 +148,39 @@ class ConversationModel(QAbstractListModel):
         return self._conversation_data(content, role)
 
     def _conversation_data(self, summary: ConversationSummary, role: int) -> Any:
-        answering, waiting = summary.id == self._answering, summary.id in self._waiting
         match role:
             case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
                 return shown_title(summary)
             case Qt.ItemDataRole.ToolTipRole:
                 day = summary.updated_at.astimezone()
-                return plain_tooltip(f"{shown_title(summary)}\n{day:%Y-%m-%d %H:%M}")
+                lines = [shown_title(summary), f"{day:%Y-%m-%d %H:%M}"]
+                if summary.tags:
+                    lines.append(_tag_line(summary))
+                return plain_tooltip("\n".join(lines))
             case Qt.ItemDataRole.AccessibleTextRole:
-                state = "is being written" if answering else "waits for its turn" if waiting else ""
-                return shown_title(summary) + (f", answer {state}" if state else "")
+                return ", ".join([shown_title(summary), *self._states(summary)])
         if role == SUMMARY_ROLE:
             return summary
         if role == ANSWERING_ROLE:
-            return answering
+            return summary.id == self._answering
         if role == WAITING_ROLE:
-            return waiting
+            return summary.id in self._waiting
+        if role == UNREAD_ROLE:
+            return summary.unread
+        if role == TAGS_ROLE:
+            return _tag_line(summary)
         return None
+
+    def _states(self, summary: ConversationSummary) -> list[str]:
+        """For screen readers."""
+        states = {
+            "pinned": summary.pinned,
+            "answer is being written": summary.id == self._answering,
+            "answer waits for its turn": summary.id in self._waiting,
+            "new answer": summary.unread,
+            f"tags {', '.join(summary.tags)}": bool(summary.tags),
+        }
+        return [words for words, holds in states.items() if holds]
 
     def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
         summary = self.summary_at(index)
@@ -149,6 +196,10 @@ class ConversationModel(QAbstractListModel):
         if self.summary_at(index) is None:
             return Qt.ItemFlag.NoItemFlags
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEditable
+
+
+def _tag_line(summary: ConversationSummary) -> str:
+    return "  ".join(f"#{tag}" for tag in summary.tags)
 
 
 def _local_day(moment: datetime) -> date:

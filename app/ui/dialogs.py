@@ -63,17 +63,6 @@ def ask_to_open(
     )
 
 
-def ask_to_delete(parent: QWidget, title: str, *, on_accept: Callable[[], None]) -> QMessageBox:
-    return ask(
-        parent,
-        f"Delete “{title}”?",
-        "The conversation and all its messages are removed from this computer.",
-        accept="Delete",
-        on_accept=on_accept,
-        destructive=True,
-    )
-
-
 def ask_to_delete_message(parent: QWidget, *, on_accept: Callable[[], None]) -> QMessageBox:
     return ask(
         parent,

@@ -14,8 +14,8 @@ from PySide6.QtWidgets import QDialog, QMainWindow, QSplitter, QStackedWidget, Q
 
 from app.context_policy import ContextPolicy
 from app.controller import ChatController
-from app.conversations import ConversationSummary
 from app.settings import Theme as ThemeChoice
+from app.transfer_session import ExportFormat
 from app.ui import dialogs
 from app.ui.actions import build_actions, build_menu
 from app.ui.attachment_presenter import AttachmentPresenter
@@ -24,7 +24,7 @@ from app.ui.chat_pane import ChatPane
 from app.ui.chat_presenter import ChatPresenter
 from app.ui.chat_settings_presenter import ChatSettingsPresenter
 from app.ui.conversation_list import ConversationList
-from app.ui.conversation_model import shown_title
+from app.ui.conversation_presenter import ConversationPresenter
 from app.ui.drop_target import DropTarget
 from app.ui.formulas import end_formulas
 from app.ui.header import Header
@@ -162,6 +162,9 @@ class MainWindow(QMainWindow):
         self.attachments = AttachmentPresenter(
             self.controller, chat=self.chat, status=self.status, parent=self
         )
+        self.conversation_presenter = ConversationPresenter(
+            self.controller, chat=self.chat, conversations=self.conversations, parent=self
+        )
         self.chat_settings = ChatSettingsPresenter(self.controller, chat=self.chat, parent=self)
         self.settings = SettingsPresenter(self.controller, window=self)
         self._drops = DropTarget(self, in_chat=lambda: not self.showing_models)
@@ -200,7 +203,8 @@ class MainWindow(QMainWindow):
         conversations.new_requested.connect(self._new_chat)
         conversations.open_requested.connect(self._open_conversation)
         conversations.rename_requested.connect(controller.rename_conversation)
-        conversations.delete_requested.connect(self._ask_to_delete)
+        conversations.actions_.open_requested.connect(self._open_conversation)
+        self.conversation_presenter.chat_wanted.connect(lambda: self._pages.setCurrentWidget(self.chat))
         self.loader.closed.connect(self.show_chat)
         self._drops.model_dropped.connect(self._on_model_dropped)
         self._drops.files_dropped.connect(self._on_files_dropped)
@@ -231,7 +235,14 @@ class MainWindow(QMainWindow):
         actions.open_file.triggered.connect(self._choose_file)
         actions.show_model.triggered.connect(self._toggle_models)
         actions.rename.triggered.connect(self._rename)
-        actions.delete.triggered.connect(self.conversations.delete_current)
+        actions.delete.triggered.connect(self._delete)
+        actions.undo_delete.triggered.connect(self.controller.trash.undo)
+        actions.search.triggered.connect(self._search)
+        presenter = self.conversation_presenter
+        actions.import_chats.triggered.connect(presenter.choose_imports)
+        actions.export_markdown.triggered.connect(lambda: self._export(ExportFormat.MARKDOWN))
+        actions.export_json.triggered.connect(lambda: self._export(ExportFormat.JSON))
+        actions.export_all.triggered.connect(lambda: presenter.export_all(ExportFormat.JSON))
         actions.chat_settings.triggered.connect(self.chat_settings.open)
         actions.settings.triggered.connect(self.settings.open)
         actions.attach.triggered.connect(self._attach_files)
@@ -297,6 +308,17 @@ class MainWindow(QMainWindow):
         self.sides.show(self.conversations)  # where it is edited
         self.conversations.rename_current()
 
+    def _delete(self) -> None:
+        self.sides.show(self.conversations)  # where it can be undone
+        self.conversations.delete_chosen()
+
+    def _search(self) -> None:
+        self.sides.show(self.conversations)
+        self.conversations.focus_search()
+
+    def _export(self, form: ExportFormat) -> None:
+        self.conversation_presenter.export([one.id for one in self.conversations.chosen], form)
+
     def _toggle_sidebar(self) -> None:
         self.sides.toggle(self.conversations)
 
@@ -344,11 +366,6 @@ class MainWindow(QMainWindow):
     def _ask_to_delete_message(self, message_id: str) -> None:
         dialogs.ask_to_delete_message(self, on_accept=lambda: self.controller.delete_message(message_id))
 
-    def _ask_to_delete(self, summary: ConversationSummary) -> None:
-        dialogs.ask_to_delete(
-            self, shown_title(summary), on_accept=lambda: self.controller.delete_conversation(summary.id)
-        )
-
     # What the controller says
 
     def _show_unless_on_card(self, notice: Notice) -> None:
@@ -393,6 +410,7 @@ class MainWindow(QMainWindow):
             for dialog in self.findChildren(QDialog):
                 dialog.close()  # a question that stands open would outlive the window
             self.conversations.set_answering(None)
+            self.conversation_presenter.keep_draft()
             self.closed_cleanly = self.controller.shutdown()
             self.closed_cleanly = self.models.shutdown() and self.closed_cleanly
             self.closed_cleanly = end_formulas() and self.closed_cleanly

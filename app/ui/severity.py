@@ -43,6 +43,8 @@ _INFOS = frozenset(
         "activations-unused",
         "answer-in-progress",
         "answer-saved",
+        "conversations-exported",
+        "conversations-imported",
         "card-driver-missing",
         "card-missing",
         "card-too-old",

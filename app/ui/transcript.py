@@ -33,6 +33,7 @@ from app.ui.transcript_entries import (
     nearest,
     seen_range,
 )
+from app.ui.transcript_jump import TranscriptJump
 from app.ui.transcript_selection import TranscriptSelection
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Transcript(QScrollArea):
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
         self.verticalScrollBar().setSingleStep(24)
         self._selection = TranscriptSelection(self)
+        self._jump = TranscriptJump(self)
 
     @property
     def views(self) -> tuple[MessageView, ...]:
@@ -194,6 +196,23 @@ class Transcript(QScrollArea):
         self._set_following(True)
         self._scroll_to_end()
 
+    def jump_to(self, message_id: str, terms: Sequence[str] = ()) -> None:
+        """Show a message, and in it the first place of one of these (folded) words, marked."""
+        entry = self._by_id.get(message_id)
+        if entry is None:
+            return
+        self._set_following(False)
+        self._build_view(entry)
+        self._place()
+        self.verticalScrollBar().setValue(
+            entry.top - 1
+        )  # it is the first one that is seen, so it stays there
+        self._jump.begin(message_id, terms)
+
+    def select(self, document: DocumentView, start: int, stop: int) -> None:
+        """Nothing else is selected then."""
+        self._selection.select(document, start, stop)
+
     def apply_theme(self) -> None:
         """The messages that are seen at once, the others in slices."""
         self._work.start(self._restyle(), first=True)
@@ -205,6 +224,7 @@ class Transcript(QScrollArea):
         self._work.cancel_all()
         self._rearranging = self._building = False
         self._selection.forget()
+        self._jump.forget()
         self._left_out = ("", 0)
         old, self._entries, self._by_id = self._entries, [], {}
         self._dispose(old)

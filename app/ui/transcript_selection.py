@@ -43,6 +43,13 @@ class TranscriptSelection(QObject):
         """Whether something in a widget is selected."""
         return any(widget.isAncestorOf(document) for document in self._selected)
 
+    def select(self, document: DocumentView, start: int, stop: int) -> None:
+        for other in self._selected:
+            if other is not document:
+                other.clear_selection()
+        self._selected = [document]
+        _select(document, start, stop)
+
     def text(self) -> str:
         """What is selected, the parts apart by an empty line."""
         parts = [document.selected_text() for document in self._selected]

@@ -132,7 +132,7 @@ def test_delete_key_in_the_title_editor_deletes_a_letter_and_no_conversation(
     editor = conversations.view.findChild(QLineEdit)
     editor.setCursorPosition(0)
     editor.deselect()
-    with qtbot.assertNotEmitted(conversations.delete_requested):
+    with qtbot.assertNotEmitted(conversations.actions_.delete_requested):
         qtbot.keyClick(editor, Qt.Key.Key_Delete)
         editor.end(False)
         qtbot.keyClick(editor, Qt.Key.Key_Delete)
@@ -159,9 +159,9 @@ def test_list_that_changes_while_a_title_is_edited_waits_and_loses_nothing(
 def test_delete_key_asks_for_the_chosen_one(conversations: ConversationList, qtbot) -> None:
     conversations.set_summaries([summary("a"), summary("b")])
     conversations.set_current("b")
-    with qtbot.waitSignal(conversations.delete_requested) as asked:
+    with qtbot.waitSignal(conversations.actions_.delete_requested) as asked:
         qtbot.keyClick(conversations.view, Qt.Key.Key_Delete)
-    assert asked.args[0].id == "b"
+    assert asked.args == [["b"]]
 
 
 def test_menu_works_on_the_conversation_it_was_opened_on(conversations: ConversationList, qtbot) -> None:
@@ -170,9 +170,9 @@ def test_menu_works_on_the_conversation_it_was_opened_on(conversations: Conversa
     index = conversations.model.index_of("b")
     conversations.view.customContextMenuRequested.emit(conversations.view.visualRect(index).center())
     menu = conversations.findChild(QMenu)
-    with qtbot.waitSignal(conversations.delete_requested) as asked:
+    with qtbot.waitSignal(conversations.actions_.delete_requested) as asked:
         next(action for action in menu.actions() if action.text().startswith("Delete")).trigger()
-    assert asked.args[0].id == "b"
+    assert asked.args == [["b"]]
     menu.close()
     qtbot.waitUntil(lambda: conversations.view.currentIndex() == conversations.model.index_of("a"))
 

@@ -66,19 +66,18 @@ def test_endless_address_does_not_make_an_endless_box(parent: QWidget) -> None:
 
 def test_deleting_asks_and_return_does_not_delete(parent: QWidget, qtbot) -> None:
     deleted: list[bool] = []
-    box = dialogs.ask_to_delete(parent, "<b>Trip</b>", on_accept=lambda: deleted.append(True))
+    box = dialogs.ask_to_delete_message(parent, on_accept=lambda: deleted.append(True))
     assert box.textFormat() == Qt.TextFormat.PlainText
-    assert "<b>Trip</b>" in box.text()
     qtbot.keyClick(box, Qt.Key.Key_Return)
     assert deleted == []
-    box = dialogs.ask_to_delete(parent, "Trip", on_accept=lambda: deleted.append(True))
+    box = dialogs.ask_to_delete_message(parent, on_accept=lambda: deleted.append(True))
     press(qtbot, box, "Delete")
     assert deleted == [True]
 
 
 def test_escape_means_no(parent: QWidget, qtbot) -> None:
     deleted: list[bool] = []
-    box = dialogs.ask_to_delete(parent, "Trip", on_accept=lambda: deleted.append(True))
+    box = dialogs.ask_to_delete_message(parent, on_accept=lambda: deleted.append(True))
     qtbot.keyClick(box, Qt.Key.Key_Escape)
     qtbot.waitUntil(lambda: parent.findChild(QMessageBox) is None)
     assert deleted == []

@@ -286,20 +286,21 @@ def test_switching_while_an_answer_is_written_leaves_the_dot_with_its_conversati
     assert window.conversations.model.answering is None
 
 
-def test_deleting_asks_and_then_the_conversation_is_gone(
+def test_deleting_hides_the_conversation_and_undo_brings_it_back(
     window: MainWindow, qtbot, model_folder: Path
 ) -> None:
     load(qtbot, window, model_folder)
     with qtbot.waitSignal(window.controller.answer_finished):
         window.chat.send_requested.emit("Forget me")
+    qtbot.waitUntil(lambda: len(window.conversations.chosen) == 1)
     window.actions_.delete.trigger()
-    box = window.findChild(QMessageBox)
-    assert "Forget me" in box.text()
-    assert len(window.conversations.model.summaries) == 1, "nothing is deleted before the answer"
-    [button] = [button for button in box.buttons() if "Delete" in button.text()]
-    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: window.conversations.model.summaries == ())
     assert window.header.title.text() == "New chat"
+    assert window.conversations.undo_bar.isVisible()
+    qtbot.mouseClick(window.conversations.undo_bar.undo_button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: len(window.conversations.model.summaries) == 1)
+    qtbot.waitUntil(lambda: window.header.title.text() == "Forget me")
+    assert not window.conversations.undo_bar.isVisible()
 
 
 def test_renaming_shows_in_list_and_header(window: MainWindow, qtbot, model_folder: Path) -> None:

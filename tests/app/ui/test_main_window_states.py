@@ -69,7 +69,7 @@ def test_renaming_with_the_list_hidden_shows_where_it_is_done(answering: MainWin
     answering.actions_.toggle_sidebar.trigger()
     assert not answering.conversations.isVisible()
     answering.actions_.rename.trigger()
-    editor = answering.conversations.findChild(QLineEdit)
+    editor = answering.conversations.view.findChild(QLineEdit)
     assert editor.isVisible()
     editor.setText("Another name")
     qtbot.keyClick(editor, Qt.Key.Key_Return)
@@ -161,7 +161,7 @@ def test_notice_of_an_answer_that_failed_leaves_with_the_next_one_in_that_chat(
 
 def test_question_that_stands_open_ends_with_the_window(window: MainWindow) -> None:
     accepted: list[bool] = []
-    dialogs.ask_to_delete(window, "A title", on_accept=lambda: accepted.append(True))
+    dialogs.ask_to_delete_message(window, on_accept=lambda: accepted.append(True))
     window.loader.choose_folder()
     assert len(window.findChildren(QDialog)) >= 2
     window.close()

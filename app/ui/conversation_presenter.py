@@ -1,0 +1,164 @@
+"""Joins the list on the left with the controller: search, deletions with undo, pins, tags, exports, imports,
+and what stands unsent in each chat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QFileDialog
+
+from app.attachment_draft import DraftItem
+from app.controller import ChatController
+from app.conversations import Conversation
+from app.search_text import terms_of
+from app.transfer_session import ExportFormat
+from app.trash_session import Deletion
+from app.ui.chat_pane import ChatPane
+from app.ui.conversation_list import ConversationList
+from app.ui.conversation_model import shown_title
+
+_SUFFIXES = {ExportFormat.MARKDOWN: ".md", ExportFormat.JSON: ".json"}
+_KINDS = {ExportFormat.MARKDOWN: "Markdown (*.md)", ExportFormat.JSON: "JSON (*.json)"}
+_IMPORTS = "Conversations (*.json *.zip);;All files (*)"
+_NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]+')  # of files, on one system or another
+_MAX_NAME = 80  # characters
+
+
+class ConversationPresenter(QObject):
+    """Signals: chat_wanted(), when a person chose something that the chat shows."""
+
+    chat_wanted = Signal()
+
+    def __init__(
+        self,
+        controller: ChatController,
+        *,
+        chat: ChatPane,
+        conversations: ConversationList,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._chat = chat
+        self._list = conversations
+        self._terms: tuple[str, ...] = ()  # that led to the message that is opened
+        self._shown_id: str | None = None  # the conversation whose draft stands in the composer
+        self._files: dict[str | None, tuple[DraftItem, ...]] = {}  # that stand unsent in other chats
+        self._sent_from_new = False  # the new chat's text was taken: its row comes next
+        self._dialog: QFileDialog | None = None
+        self._connect_signals()
+
+    def export(self, conversation_ids: Sequence[str], form: ExportFormat) -> None:
+        """Asks where to."""
+        if not conversation_ids:
+            return
+        dialog = QFileDialog(self._chat.window(), "Export conversations", "", _KINDS[form])
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix(_SUFFIXES[form])
+        dialog.selectFile(self._file_name(conversation_ids) + _SUFFIXES[form])
+        dialog.fileSelected.connect(
+            lambda name: self._controller.transfer.export(conversation_ids, Path(name), form)
+        )
+        self._open(dialog)
+
+    def export_all(self, form: ExportFormat) -> None:
+        self.export([summary.id for summary in self._list.model.summaries], form)
+
+    def choose_imports(self) -> None:
+        dialog = QFileDialog(self._chat.window(), "Import conversations", "", _IMPORTS)
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
+        dialog.filesSelected.connect(
+            lambda names: self._controller.transfer.import_files([Path(name) for name in names])
+        )
+        self._open(dialog)
+
+    def keep_draft(self) -> None:
+        """Remember what stands in the composer now."""
+        if not self._chat.composer.edited_id:
+            self._controller.drafts.keep(self._shown_id, self._chat.composer.text)
+
+    def _connect_signals(self) -> None:
+        controller, conversations = self._controller, self._list
+        actions = conversations.actions_
+        conversations.search_changed.connect(self._search)
+        conversations.message_requested.connect(self._open_message)
+        conversations.undo_bar.undone.connect(controller.trash.undo)
+        conversations.undo_bar.gone.connect(controller.trash.finish)
+        actions.pin_requested.connect(controller.pin_conversations)
+        actions.tag_requested.connect(lambda ids, name, on: controller.tag_conversations(ids, name, on=on))
+        actions.delete_requested.connect(controller.trash.delete)
+        actions.export_requested.connect(self.export)
+        controller.search.found.connect(conversations.show_result)
+        controller.search.failed.connect(controller.notice_raised)
+        controller.trash.changed.connect(self._on_trash_changed)
+        controller.conversations_changed.connect(self._search_again)
+        controller.message_shown.connect(self._on_message_shown)
+        controller.send_accepted.connect(self._on_sent)
+        controller.conversation_opened.connect(self._on_opened)
+        controller.drafts_read.connect(self._on_drafts_read)
+        self._chat.composer.text_changed.connect(self.keep_draft)
+
+    # The list
+
+    def _search(self, query: str) -> None:
+        if query:
+            self._controller.search.search(query)
+        else:
+            self._controller.search.forget()
+
+    def _search_again(self) -> None:
+        """What is listed may have changed."""
+        self._search(self._list.filter_bar.query)
+
+    def _open_message(self, message_id: str, query: str) -> None:
+        self._terms = terms_of(query)
+        self._controller.open_message(message_id)
+        self.chat_wanted.emit()
+
+    def _on_message_shown(self, message_id: str) -> None:
+        self._chat.transcript.jump_to(message_id, self._terms)
+
+    def _on_trash_changed(self, deletion: Deletion | None) -> None:
+        self._list.show_deleted(len(deletion.ids) if deletion is not None else 0)
+
+    def _file_name(self, conversation_ids: Sequence[str]) -> str:
+        if len(conversation_ids) > 1:
+            return "Conversations"
+        titles = [shown_title(one) for one in self._list.model.summaries if one.id in conversation_ids]
+        return _NOT_IN_NAMES.sub(" ", titles[0] if titles else "").strip(" .")[:_MAX_NAME] or "Conversation"
+
+    def _open(self, dialog: QFileDialog) -> None:
+        """Without blocking: answers stream on while the question stands open."""
+        dialog.finished.connect(dialog.deleteLater)
+        self._dialog = dialog
+        dialog.open()
+
+    # Drafts
+
+    def _on_sent(self, _text: str) -> None:
+        self._sent_from_new = self._shown_id is None
+
+    def _on_opened(self, conversation: Conversation | None) -> None:
+        """Each chat has what stood unsent in it. A new chat that has just got its row is still the same one:
+        what was typed since it was sent goes along.
+        """
+        before, self._shown_id = self._shown_id, conversation.summary.id if conversation is not None else None
+        begun, self._sent_from_new = self._sent_from_new, False
+        drafts, composer = self._controller.drafts, self._chat.composer
+        if begun and before is None and conversation is not None and not conversation.messages:
+            drafts.keep(None, "")
+            self.keep_draft()
+        elif self._shown_id != before:
+            composer.set_text(drafts.text(self._shown_id))
+            composer.edit.move_to_end()
+            self._files[before] = self._controller.attachments.items
+            self._controller.attachments.put(self._files.pop(self._shown_id, ()))
+
+    def _on_drafts_read(self) -> None:
+        if self._chat.composer.edit.is_blank and not self._chat.composer.edited_id:
+            self._chat.composer.set_text(self._controller.drafts.text(self._shown_id))
+            self._chat.composer.edit.move_to_end()
