@@ -17,6 +17,7 @@ _QUOTED_OR_WORD = re.compile(r'"([^"]*)"?|(\S+)')
 _BEFORE = 30  # characters of a text that are shown before what was found,
 _SHOWN = 160  # and altogether
 _SPACES = re.compile(r"\s")
+_GAPS = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def snippet_of(text: str, terms: Sequence[str]) -> Snippet:
     if start and (space := _SPACES.search(low, start, place)):
         start = space.end()  # at a word, if one begins
     part = text[start : start + max(_SHOWN, place - start + len(longest))]
-    line = _SPACES.sub(" ", "".join(" " if unicodedata.category(char) == "Cc" else char for char in part))
+    line = _GAPS.sub(" ", "".join(" " if unicodedata.category(char) == "Cc" else char for char in part))
     lead, trail = "…" if start else "", "…" if start + len(part) < len(text) else ""
     low = folded(line)
     marks = [(at, at + len(term)) for term in terms for at in _places(term, low)]

@@ -32,6 +32,7 @@ _DOT_RADIUS = 3.5
 _DOT_STEPS = 24  # of one breath
 _DOT_ROOM = SPACE_M + SPACE_XS  # what the dot takes from the title
 _ROW_PADDING = 7
+_TAG_GAP = 3  # above the tags: signs of other scripts are higher than the line is said to be
 
 
 class ConversationDelegate(QStyledItemDelegate):
@@ -126,7 +127,7 @@ class ConversationDelegate(QStyledItemDelegate):
         if index.data(SUMMARY_ROLE) is None:
             height = option.fontMetrics.height() + (SPACE_S if index.row() == 0 else SPACE_M + SPACE_XS)
         elif index.data(TAGS_ROLE):
-            height += QFontMetrics(scaled_font(SCALE_SMALL)).height()
+            height += QFontMetrics(scaled_font(SCALE_SMALL)).height() + _TAG_GAP
         return QSize(80, height)
 
     def createEditor(self, parent: QWidget, _option: QStyleOptionViewItem, _index: Index) -> QWidget:

@@ -5,6 +5,7 @@ Signals: conversation_chosen(id); message_chosen(message id).
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from PySide6.QtCore import (
@@ -125,11 +126,14 @@ class SearchResultDelegate(QStyledItemDelegate):
             painter.setBrush(QColor(ground))
             painter.drawRoundedRect(option.rect.adjusted(SPACE_S, 1, -SPACE_S, -1), 6, 6)
         area = self._text_area(option.rect, row)
+        ground = theme.selection if selected else theme.window
         if isinstance(row, ConversationHit):
-            _paint_marked(painter, area, row.title, _title_font(), theme.text, num_lines=1)
+            area.setTop(area.bottom() + 1 - QFontMetrics(_title_font()).height())
+            _paint_marked(painter, area, row.title, _title_font(), ink=theme.text, ground=ground, num_lines=1)
         elif isinstance(row, MessageHit):
             font = scaled_font(SCALE_SMALL)
-            _paint_marked(painter, area, row.snippet, font, theme.text_muted, num_lines=_LINES)
+            ink = theme.text_muted
+            _paint_marked(painter, area, row.snippet, font, ink=ink, ground=ground, num_lines=_LINES)
         else:
             painter.setFont(scaled_font(SCALE_SMALL))
             painter.setPen(QColor(theme.text_muted))
@@ -139,14 +143,16 @@ class SearchResultDelegate(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         row = index.data(ROW_ROLE)
         if isinstance(row, ConversationHit):
-            above = SPACE_XS if index.row() == 0 else SPACE_S
-            return QSize(80, QFontMetrics(_title_font()).height() + above + SPACE_S)
-        num_lines = 1
+            above = SPACE_XS if index.row() == 0 else SPACE_M
+            return QSize(80, QFontMetrics(_title_font()).height() + above + SPACE_XS)
+        height = QFontMetrics(scaled_font(SCALE_SMALL)).height()
         if isinstance(row, MessageHit):
             width = option.rect.width() if option.rect.width() > 0 else _view_width(option)
-            layout = _layout_of(row.snippet, scaled_font(SCALE_SMALL), "#000000")
-            num_lines = min(_LINES, _lay_out(layout, self._text_area(QRect(0, 0, width, 0), row).width()))
-        return QSize(80, QFontMetrics(scaled_font(SCALE_SMALL)).height() * num_lines + SPACE_S)
+            layout = _layout_of(row.snippet, scaled_font(SCALE_SMALL), ink="#000000", mark="#000000")
+            _lay_out(layout, self._text_area(QRect(0, 0, width, 0), row).width())
+            lines = [layout.lineAt(number) for number in range(min(_LINES, layout.lineCount()))]
+            height = max(height, ceil(sum(line.height() for line in lines)))
+        return QSize(80, height + 2 * SPACE_XS)
 
     @staticmethod
     def _text_area(rect: QRect, row: Row) -> QRect:
@@ -219,11 +225,17 @@ def _view_width(option: QStyleOptionViewItem) -> int:
     return view.viewport().width() if isinstance(view, QListView) else 0
 
 
+def mark_color(ground: str) -> str:
+    """Behind what was found, on this ground."""
+    return mixed(current_theme().accent, ground, 0.3)
+
+
 def _paint_marked(
-    painter: QPainter, area: QRect, snippet: Snippet, font: QFont, color: str, *, num_lines: int
+    painter: QPainter, area: QRect, snippet: Snippet, font: QFont, *, ink: str, ground: str, num_lines: int
 ) -> None:
     """Text on so many lines, the last of them cut where there is more."""
-    layout = _layout_of(snippet, font, color)
+    mark = mark_color(ground)
+    layout = _layout_of(snippet, font, ink=ink, mark=mark)
     if _lay_out(layout, area.width()) > num_lines:
         units = snippet.text.encode("utf-16-le")
         start = len(units[: 2 * layout.lineAt(num_lines - 1).textStart()].decode("utf-16-le"))
@@ -231,24 +243,23 @@ def _paint_marked(
         rest = QFontMetrics(font).elidedText(text[start:], Qt.TextElideMode.ElideRight, area.width())
         cut = start + len(rest) - 1
         marks = tuple((first, min(last, cut)) for first, last in snippet.marks if first < cut)
-        layout = _layout_of(Snippet(text[:start] + rest, marks), font, color)
+        layout = _layout_of(Snippet(text[:start] + rest, marks), font, ink=ink, mark=mark)
         _lay_out(layout, area.width())
-    painter.setPen(QColor(color))
+    painter.setPen(QColor(ink))
     for number in range(min(num_lines, layout.lineCount())):
         layout.lineAt(number).draw(painter, area.topLeft())
 
 
-def _layout_of(snippet: Snippet, font: QFont, color: str) -> QTextLayout:
-    theme = current_theme()
+def _layout_of(snippet: Snippet, font: QFont, *, ink: str, mark: str) -> QTextLayout:
     layout = QTextLayout(snippet.text, font)
     option = QTextOption()
     option.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
     layout.setTextOption(option)
     plain = QTextCharFormat()
-    plain.setForeground(QColor(color))
+    plain.setForeground(QColor(ink))
     marked = QTextCharFormat()
-    marked.setForeground(theme.color("text"))
-    marked.setBackground(QColor(mixed(theme.accent, theme.window, 0.28)))
+    marked.setForeground(current_theme().color("text"))
+    marked.setBackground(QColor(mark))
     ranges = [_range(0, _units(snippet.text), plain)]
     for start, end in snippet.marks:
         ranges.append(_range(_units(snippet.text[:start]), _units(snippet.text[start:end]), marked))

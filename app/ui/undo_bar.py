@@ -51,7 +51,7 @@ class UndoBar(QFrame):
         """So many conversations; 0: nothing can be undone."""
         self.timer.stop()
         if count:
-            words = "Conversation deleted" if count == 1 else f"{count:,} conversations deleted"
+            words = "Chat deleted" if count == 1 else f"{count:,} chats deleted"
             self._words.setText(words)
             self.setAccessibleName(words)
             self.timer.start()

@@ -54,7 +54,7 @@ def test_a_snippet_shows_what_was_found(text: str, start: int, length: int) -> N
         return
     snippet = snippet_of(text, terms)
     assert "\n" not in snippet.text
-    if all(char.isprintable() for char in terms[0]):
+    if all(char.isprintable() for char in terms[0]) and "  " not in terms[0]:  # gaps are shown as one space
         assert snippet.marks
     for first, last in snippet.marks:
         assert folded(snippet.text)[first:last].startswith(terms[0])
