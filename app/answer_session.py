@@ -14,6 +14,7 @@ from app.answer import AnswerRecorder
 from app.chat_sampling import chosen_sampling, other_sampling
 from app.conversations import AnswerStats, Conversation, Exchange, Message, MessageStatus
 from app.engine_commands import AnswerDelta, GenerateCommand
+from app.fallback import answer_fallback, model_fallback
 from app.prompt import with_instructions
 from app.settings_keeper import SettingsKeeper
 from app.store_session import StoreSession
@@ -52,6 +53,7 @@ class AnswerSession(QObject):
         self._conversation_id: str | None = None  # of the answer that is being written, or was last
         self._request_id: int | None = None  # None: the engine has nothing more to say
         self._device = ""
+        self._fallback = ""  # why that is the processor, where a card was asked for
         self._left_out = 0
         self._said: set[tuple[str, str, str]] = set()  # notices about a conversation, for the model there is
         worker.prompt_shortened.connect(self._on_prompt_shortened)
@@ -96,6 +98,7 @@ class AnswerSession(QObject):
         self._recorder.begin(exchange.answer)
         recommended = summary.sampling_defaults if summary else SamplingParams()
         self._device = summary.device if summary else ""
+        self._fallback = model_fallback(self._device, summary.notices) if summary else ""
         chosen = exchange.settings
         draw = other_sampling if anew else chosen_sampling
         self._request_id = self._worker.generate(
@@ -177,7 +180,13 @@ class AnswerSession(QObject):
                 decode_tokens=finished.decode.tokens,
                 decode_seconds=finished.decode.seconds,
                 finish_reason=str(finished.finish_reason),
-                device=self._device,
+                device=finished.device or self._device,
+                fallback=answer_fallback(
+                    finished.device,
+                    of_model=self._device,
+                    why_model=self._fallback,
+                    notices=finished.notices,
+                ),
                 reuse_reason=str(finished.prefill.reason or ""),
                 diverged_at=finished.prefill.diverged_at,
                 left_out=self._left_out,
@@ -211,6 +220,7 @@ class AnswerSession(QObject):
     @Slot(object)
     def _on_model_moved(self, summary: ModelSummary) -> None:
         self._device = summary.device
+        self._fallback = model_fallback(summary.device, summary.notices)
 
     @Slot(object)
     def _on_recorded(self, message: Message) -> None:

@@ -25,6 +25,7 @@ class AnswerStats:
         0.0  # until the first word of the answer; 0: it did not think, or it isn't known
     )
     left_out: int = 0  # of the oldest messages: the model did not read them, so that the rest had room
+    fallback: str = ""  # why the processor computed it, where a card was to; "": where it was to be computed
 
     @property
     def context_tokens(self) -> int:

@@ -182,4 +182,5 @@ class Answer:
             decode=DecodeStats(self._decode_tokens, self._decode_seconds),
             seed=self._sampler.seed,
             notices=self._lease.take_notices(),
+            device=self._lease.device,
         )

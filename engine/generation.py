@@ -108,7 +108,10 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class Finished:
-    """The whole answer. `token_ids` are all generated ids, the end token included when one ended it."""
+    """The whole answer. `token_ids` are all generated ids, the end token included when one ended it.
+    `device`: where the last of it was computed, which may be another one than the model's; "" where nothing
+    was.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -117,6 +120,7 @@ class Finished:
     decode: DecodeStats
     seed: int | None = None
     notices: tuple[Notice, ...] = ()
+    device: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {

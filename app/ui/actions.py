@@ -49,6 +49,7 @@ class WindowActions:
     toggle_live: QAction
     toggle_sidebar: QAction
     kept_states: QAction
+    past_notices: QAction
     show_menu: QAction
     close: QAction
     quit: QAction
@@ -94,6 +95,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         toggle_live=action("Show what the engine keeps", "Ctrl+J"),
         toggle_sidebar=action("Show conversations", "Ctrl+B"),
         kept_states=action("Limits of what is kept…"),
+        past_notices=action("Past notices…", "Ctrl+Shift+N"),
         show_menu=action("Menu", "F10"),
         close=action("Close window", "Ctrl+W"),
         quit=action("Quit", "Ctrl+Q"),
@@ -116,7 +118,7 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()
     menu.addActions([actions.toggle_sidebar, actions.toggle_live, actions.focus_message])
-    menu.addActions([actions.kept_states, actions.settings])
+    menu.addActions([actions.past_notices, actions.kept_states, actions.settings])
     theme_menu = menu.addMenu("Theme")
     theme_menu.addActions(list(actions.themes.values()))
     menu.addSeparator()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from app.conversations import AnswerStats, Message, MessageStatus
 from app.ui.elided_label import ElidedLabel
+from app.ui.icon_label import IconLabel
 from app.ui.message_actions import MessageActions
 from app.ui.reuse_words import reuse_sentences, reuse_words
 from app.ui.style_sheet import set_role
@@ -18,6 +19,8 @@ from engine.generation import FinishReason
 from engine.wording import format_tokens
 
 _DOT = " · "
+_MARK = 13  # pixels
+_FALLBACK = "On the processor"
 _MAX_LINES_BESIDE = 2  # of the figures, beside the buttons; more stand below them, where there is more room
 
 
@@ -61,7 +64,8 @@ def figures(message: Message) -> str:
 
 def explanation(stats: AnswerStats) -> str:
     """The figures in whole sentences, for the tooltip."""
-    lines = reuse_sentences(stats)
+    lines = [stats.fallback] if stats.fallback else []
+    lines += reuse_sentences(stats)
     if stats.prefill_seconds > 0:
         lines.append(f"Reading the rest took {stats.prefill_seconds:.2f} s.")
     if stats.decode_seconds > 0:
@@ -75,6 +79,27 @@ def _failure(message: Message) -> str:
     return f"failed: {reason}" if reason and reason not in known else "failed: the engine could not go on"
 
 
+class FallbackMark(QWidget):
+    """That the processor computed the answer though a card was to, and why."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._icon = IconLabel("warning", self, color="warning", size=_MARK)
+        words = QLabel(_FALLBACK, self)
+        set_role(words, "warning-small")
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(SPACE_XS)
+        row.addWidget(self._icon)
+        row.addWidget(words)
+        self.hide()
+
+    def show_reason(self, reason: str) -> None:
+        self.setVisible(bool(reason))
+        self.setToolTip(reason)
+        self.setAccessibleName(f"{_FALLBACK}: {reason}")
+
+
 class AnswerFooter(QWidget):
     """Shown once an answer has ended."""
 
@@ -82,6 +107,7 @@ class AnswerFooter(QWidget):
         super().__init__(parent)
         self.actions_ = MessageActions("answer", text, self, shy_copy=False)
         self._ending = ElidedLabel("", self)
+        self.fallback = FallbackMark(self)
         self.figures = QLabel(self)  # with no tooltip of its own, so that the footer's is seen there
         self.figures.setTextFormat(Qt.TextFormat.PlainText)
         self.figures.setWordWrap(True)
@@ -97,6 +123,7 @@ class AnswerFooter(QWidget):
         stats = message.stats
         self.figures.setText(figures(message))
         self.setToolTip(explanation(stats) if stats is not None else "")
+        self.fallback.show_reason(stats.fallback if stats is not None else "")
 
     def arrange(self, width: int) -> int:
         row = self.actions_.sizeHint()
@@ -109,6 +136,10 @@ class AnswerFooter(QWidget):
             left = min(self._ending.width(), room)
             self._ending.setGeometry(0, 0, left, height)
             left += SPACE_M
+        if not self.fallback.isHidden():
+            mark = self.fallback.sizeHint()
+            self.fallback.setGeometry(left, 0, min(mark.width(), max(0, room - left)), height)
+            left = min(room, left + mark.width() + SPACE_M)
         if not self.figures.text():
             return height
         line = self.figures.fontMetrics().lineSpacing()

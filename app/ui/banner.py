@@ -5,6 +5,8 @@ Nothing here opens a box over the window: what works goes on working while a ban
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtWidgets import (
     QFrame,
@@ -15,8 +17,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.ui.copy_button import CopyButton
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
+from app.ui.notice_actions import NoticeAction, actions_of
 from app.ui.push_button import PushButton
 from app.ui.severity import Severity, severity_of
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
@@ -28,10 +32,15 @@ _MAX_SHARE = 0.4  # of the window's height, for those that are shown without bei
 _DETAILS_HEIGHT = 140
 
 
+Report = Callable[[Notice, str], str]
+"""A notice and its details as a text for somebody who can help."""
+
+
 class Banner(QFrame):
-    """One notice. Signals: dismissed(str code)."""
+    """One notice. Signals: dismissed(str code), action_requested(str code, NoticeAction)."""
 
     dismissed = Signal(str)
+    action_requested = Signal(str, object)
 
     def __init__(
         self,
@@ -40,9 +49,13 @@ class Banner(QFrame):
         *,
         severity: Severity,
         details: str = "",
+        report: Report | None = None,
     ) -> None:
         super().__init__(parent)
         self.notice = notice
+        self._report = report
+        self._given_details = ""
+        self.action_buttons: list[PushButton] = []
         self.severity = severity
         self.setProperty("role", "banner")
         self._build()
@@ -59,10 +72,16 @@ class Banner(QFrame):
         self._message.setText(notice.message)
         self._hint.setText(notice.hint)
         self._hint.setVisible(bool(notice.hint))
+        self._given_details = details
+        has_details = bool(details or self._report)
         self._details.setPlainText(details)
-        self._details_button.setVisible(bool(details))
-        if not details:
+        self._details_button.setVisible(has_details)
+        self._copy.setVisible(self._report is not None)
+        if not has_details:
             self._details_button.setChecked(False)
+        elif self._details_button.isChecked():
+            self._show_details(True)
+        self._offer(actions_of(notice.code))
         self.setAccessibleName(f"{severity.value[2]}: {notice.message} {notice.hint}".strip())
         self._icon.set_icon(*severity.value[:2])
 
@@ -77,6 +96,7 @@ class Banner(QFrame):
         self._close = QToolButton(self)
         self._close.setToolTip("Dismiss this notice")
         self._close.setAccessibleName("Dismiss this notice")
+        self._copy = CopyButton(self._report_text, "Copy report", self)
         self._details = QPlainTextEdit(self)
         self._details.setReadOnly(True)
         self._details.setAccessibleName("Details of this notice")
@@ -89,11 +109,18 @@ class Banner(QFrame):
         text.setSpacing(2)
         text.addWidget(self._message)
         text.addWidget(self._hint)
+        self._actions = QWidget(self)
+        self._actions_row = QHBoxLayout(self._actions)
+        self._actions_row.setContentsMargins(0, SPACE_XS, 0, 0)
+        self._actions_row.setSpacing(SPACE_S)
+        self._actions_row.addStretch(1)
+        text.addWidget(self._actions)
         row = QHBoxLayout()
         row.setSpacing(SPACE_M)
         row.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
         row.addLayout(text, 1)
         row.addWidget(self._details_button, 0, Qt.AlignmentFlag.AlignTop)
+        row.addWidget(self._copy, 0, Qt.AlignmentFlag.AlignTop)
         row.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(SPACE_M, SPACE_S + 2, SPACE_S, SPACE_S + 2)
@@ -101,7 +128,32 @@ class Banner(QFrame):
         layout.addLayout(row)
         layout.addWidget(self._details)
 
+    def _offer(self, actions: Sequence[NoticeAction]) -> None:
+        for button in self.action_buttons:
+            self._actions_row.removeWidget(button)
+            button.hide()
+            button.deleteLater()
+        self.action_buttons = []
+        for place, action in enumerate(actions):
+            words, explanation = action.value
+            button = PushButton(words, self._actions)
+            button.setProperty("role", "chip")
+            button.setToolTip(explanation)
+            button.setAccessibleDescription(explanation)
+            button.clicked.connect(
+                lambda _=False, action=action: self.action_requested.emit(self.notice.code, action)
+            )
+            self._actions_row.insertWidget(place, button)
+            button.show()
+            self.action_buttons.append(button)
+        self._actions.setVisible(bool(actions))
+
+    def _report_text(self) -> str:
+        return self._report(self.notice, self._given_details) if self._report else self._given_details
+
     def _show_details(self, shown: bool) -> None:
+        if shown:
+            self._details.setPlainText(self._report_text())
         self._details.setVisible(shown)
         self._details_button.setText("Hide details" if shown else "Details")
 
@@ -112,15 +164,19 @@ class Banner(QFrame):
 class BannerStack(QWidget):
     """The newest notices, newest on top; older ones wait behind "and N more".
 
-    Signals: count_changed(int).
+    Signals: count_changed(int); told(Notice, str details), of each that is shown; action_requested(str code,
+    NoticeAction), a button of one was pressed. report: makes texts to copy, for banners from then on.
     """
 
     count_changed = Signal(int)
+    told = Signal(object, str)
+    action_requested = Signal(str, object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Notices")
         self._banners: list[Banner] = []  # newest first
+        self.report: Report | None = None
         self._more = PushButton(parent=self)
         self._more.setProperty("role", "quiet")
         self._more.setCheckable(True)
@@ -139,10 +195,12 @@ class BannerStack(QWidget):
         to date instead of stacked twice.
         """
         severity = severity or severity_of(notice.code)
+        self.told.emit(notice, details)
         banner = next((one for one in self._banners if one.notice.code == notice.code), None)
         if banner is None:
-            banner = Banner(notice, self, severity=severity, details=details)
+            banner = Banner(notice, self, severity=severity, details=details, report=self.report)
             banner.dismissed.connect(self.dismiss)
+            banner.action_requested.connect(self.action_requested)
         else:
             self._banners.remove(banner)
             banner.set_content(notice, severity=severity, details=details)

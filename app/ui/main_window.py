@@ -34,6 +34,7 @@ from app.ui.live_panel import LivePanel
 from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
 from app.ui.model_presenter import ModelPresenter
+from app.ui.notice_center import NoticeCenter
 from app.ui.notice_presenter import NoticePresenter
 from app.ui.settings_presenter import SettingsPresenter
 from app.ui.severity import Severity
@@ -117,6 +118,7 @@ class MainWindow(QMainWindow):
             panel=self.panel,
             parent=self,
         )
+        self.notices = NoticeCenter(self.controller, banners=self.banners, window=self)
         NoticePresenter(self.controller, banners=self.banners, chat=self.chat, parent=self)
         self._pages = QStackedWidget(self)
         self._pages.addWidget(self.chat)
@@ -223,6 +225,10 @@ class MainWindow(QMainWindow):
         self.models.loaded.connect(self._leave_models)
         self.models.failed.connect(self._show_unless_on_card)
         self.models.notice_raised.connect(self.show_notice)
+        self.notices.plan_asked.connect(self._show_plan)
+        self.notices.settings_asked.connect(self.settings.open)
+        self.notices.models_asked.connect(self.show_models)
+        self.notices.limits_asked.connect(self._show_kept_states)
         self.settings.applied.connect(self._apply_settings)
         self.settings.limits_asked.connect(self._show_kept_states)
         self.settings.notice_raised.connect(self.show_notice)
@@ -252,6 +258,7 @@ class MainWindow(QMainWindow):
         actions.copy_answer.triggered.connect(self.chat.copy_last_answer)
         actions.toggle_live.triggered.connect(self._toggle_live)
         actions.toggle_sidebar.triggered.connect(self._toggle_sidebar)
+        actions.past_notices.triggered.connect(self.notices.open_list)
         actions.kept_states.triggered.connect(self._show_kept_states)
         actions.show_menu.triggered.connect(self.header.menu_button.showMenu)
         actions.close.triggered.connect(self.close)
@@ -287,6 +294,13 @@ class MainWindow(QMainWindow):
             self._leave_models()
         else:
             self.show_models()
+
+    def _show_plan(self, part: str) -> None:
+        """Of the model that is loaded, or was to be: where its "context" and its "weights" are chosen."""
+        self.show_models()
+        path = self.controller.model_state.path or self.loader.card.path
+        if path is not None:
+            self.loader.show_plan_of(path, part)
 
     def _leave_models(self) -> None:
         if self.showing_models:

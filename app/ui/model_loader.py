@@ -82,6 +82,7 @@ class ModelLoader(QWidget):
         self._state = ModelState()
         self.models_folder: Path | None = None  # where a person keeps models
         self._load_when_inspected: Path | None = None
+        self._plan_part = ""  # of the next report, that is to have the focus
         self._looks_again = False  # while the person is busy with the options
         self._dialog: QFileDialog | None = None
         self._build()
@@ -104,6 +105,11 @@ class ModelLoader(QWidget):
             return
         self._load_when_inspected = None
         self._inspect(model.absolute())
+
+    def show_plan_of(self, path: Path, part: str) -> None:
+        """The card of a model, with the slider of its "context" or its "weights" ready to be moved."""
+        self.pick(path)
+        self._plan_part = part
 
     def pick_recent(self, path: Path) -> None:
         """A model that worked before is loaded at once; the card stays only if something is wrong with it."""
@@ -149,8 +155,11 @@ class ModelLoader(QWidget):
         wanted, self._load_when_inspected = self._load_when_inspected, None
         if wanted == report.path and not why_not_loadable(report):
             self.load_requested.emit(report.path)
+        elif self._plan_part and self.card.plan.isVisibleTo(self.card):
+            self.card.plan.slider(self._plan_part).setFocus()
         elif self.card.load_button.isEnabled():
             self.card.load_button.setFocus()
+        self._plan_part = ""
 
     def show_inspection_failure(self, path: Path, notice: Notice) -> None:
         """Takes the other answer to `inspect_requested`."""

@@ -50,7 +50,9 @@ class NoticePresenter(QObject):
         self._banners.show_notice(notice)
 
     def _on_notice_raised(self, notice: Notice) -> None:
-        if notice.code not in STANDING_CODES:
+        if notice.code in STANDING_CODES:
+            self._banners.told.emit(notice, "")  # the status line says it
+        else:
             self._banners.show_notice(notice)
 
     def _on_answer_started(self, conversation_id: str, _message: Message) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSlider, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QLabel, QSlider, QVBoxLayout, QWidget
 
 from app.model_runs import RunChoice
+from app.ui.choice_box import ChoiceBox
 from app.ui.plan_words import (
     EXPLANATIONS,
     KV,
@@ -46,7 +47,7 @@ class PlanView(QWidget):
         self._has_own_context = False
         self.context = QSlider(Qt.Orientation.Horizontal, self)
         self.weights = QSlider(Qt.Orientation.Horizontal, self)
-        self.kv = QComboBox(self)
+        self.kv = ChoiceBox(self)
         self.context_words = QLabel(self)
         self.weights_words = QLabel(self)
         self.where = QLabel(self)
@@ -63,6 +64,10 @@ class PlanView(QWidget):
         """As long as nobody moves its slider, the context is left to the settings."""
         context = self._stops[self.context.value()] if self._has_own_context else None
         return RunChoice(context, self._weights, self.kv.currentData())
+
+    def slider(self, part: str) -> QSlider:
+        """Of the "context" or the "weights"."""
+        return {"context": self.context, "weights": self.weights}[part]
 
     def legend(self, kind: str) -> QLabel:
         """What stands beside its colour."""
@@ -131,7 +136,8 @@ class PlanView(QWidget):
             slider.setPageStep(1)
         for kind, name in KV.items():
             self.kv.addItem(name, kind)
-        self.kv.setAccessibleName("Precision of what is kept of a chat")
+        for part in (self.kv, self.kv.view()):
+            part.setAccessibleName("Precision of what is kept of a chat")
         self.kv.setToolTip("8 bits take a quarter of the memory; 32 bits are for comparing")
         grid = QGridLayout()
         grid.setHorizontalSpacing(SPACE_L)

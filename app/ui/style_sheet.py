@@ -195,6 +195,17 @@ QSplitter::handle:hover { background: @accent; }
 QScrollArea { background: transparent; border: none; }
 QScrollArea[role="focusable"] { border: 1px solid transparent; border-radius: 6px; }
 QScrollArea[role="focusable"]:focus { border-color: @accent; }
+QSlider { border: 1px solid transparent; border-radius: 6px; min-height: 20px; }
+QSlider:focus { border-color: @accent; }
+QSlider::groove:horizontal { height: 4px; background: @border; border-radius: 2px; }
+QSlider::sub-page:horizontal { background: @accent; border-radius: 2px; }
+QSlider::handle:horizontal {
+    width: 12px; height: 12px; margin: -5px 0; border: 1px solid @accent; border-radius: 7px;
+    background: @raised;
+}
+QSlider::handle:horizontal:hover { background: @accent; }
+QSlider::sub-page:horizontal:disabled, QSlider::groove:horizontal:disabled { background: @border; }
+
 QScrollBar:vertical { background: transparent; width: 11px; margin: 0; }
 QScrollBar:horizontal { background: transparent; height: 11px; margin: 0; }
 QScrollBar::handle { background: @border; border-radius: 4px; }

@@ -103,6 +103,11 @@ class Lease:
         assert self.state.live is not None
         return self.state.live.home
 
+    @property
+    def device(self) -> str:
+        """Where it is; "" while that is nowhere."""
+        return "" if self.state.live is None else self.state.live.home.backend.device
+
     def prefill(
         self, ids: Sequence[int], *, all_logits: bool = False, cancel: threading.Event | None = None
     ) -> torch.Tensor:

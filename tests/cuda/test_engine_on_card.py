@@ -258,6 +258,8 @@ def test_no_place_on_the_card_is_told_once_and_the_answer_comes_from_the_cpu(
     last = answer(engine, list(range(70)))
     assert [notice.code for notice in last.notices].count("state-fallback") == 1
     assert len(last.token_ids) == 8
+    assert last.device == "cpu"
+    assert engine.summary.device == "cuda"
 
 
 def test_a_cancelled_upload_leaves_nothing(load: Load, card: EmulatedCard) -> None:

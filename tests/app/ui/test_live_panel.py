@@ -16,9 +16,9 @@ from PySide6.QtTest import QAbstractItemModelTester
 from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
 
 from app.engine_commands import SlotTable
-from app.ui.share_bar import Share, widths
 from app.ui.live_panel import LivePanel
 from app.ui.metrics_words import use_sentence
+from app.ui.share_bar import Share, widths
 from app.ui.slot_model import DETAIL_ROLE, PLACE_ROLE, SlotModel, slot_lines
 from app.ui.token_rate import WINDOW_SECONDS, TokenRate
 from engine.generation import DecodeStats, PrefillStats, SlotInfo

@@ -1,0 +1,123 @@
+"""What was told since the program began: a list, the whole of what is chosen, and its report to copy.
+
+Signals: cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import (
+    QDialog,
+    QDialogButtonBox,
+    QHBoxLayout,
+    QLabel,
+    QListWidget,
+    QListWidgetItem,
+    QPlainTextEdit,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.notice_log import PastNotice
+from app.ui.copy_button import CopyButton
+from app.ui.icons import icon
+from app.ui.push_button import PushButton
+from app.ui.severity import severity_of
+from app.ui.style_sheet import set_role
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, current_theme
+
+_SIZE = QSize(620, 460)
+_EMPTY = "Nothing has been told since the program began."
+_REPORT_HEIGHT = 150
+
+
+class NoticeList(QDialog):
+    """`report` makes the text of one that is chosen."""
+
+    cleared = Signal()
+
+    def __init__(
+        self,
+        past: Sequence[PastNotice],
+        report: Callable[[PastNotice], str],
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("Past notices")
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.resize(_SIZE)
+        self._past: tuple[PastNotice, ...] = ()
+        self._report = report
+        self._build()
+        self.list.currentRowChanged.connect(self._show_chosen)
+        self.clear_button.clicked.connect(self._clear)
+        self.show_past(past)
+
+    def show_past(self, past: Sequence[PastNotice]) -> None:
+        """Newest first."""
+        self._past = tuple(past)
+        self.list.clear()
+        for each in self._past:
+            severity = severity_of(each.notice.code)
+            name, color, word = severity.value
+            item = QListWidgetItem(icon(name, getattr(current_theme(), color)), _line(each))
+            item.setData(Qt.ItemDataRole.AccessibleTextRole, f"{word}, {_line(each)}")
+            self.list.addItem(item)
+        self.empty.setVisible(not past)
+        for part in (self.list, self.report, self.copy_button):
+            part.setVisible(bool(past))
+        self.clear_button.setEnabled(bool(past))
+        self.list.setCurrentRow(0 if past else -1)
+
+    def _show_chosen(self, row: int) -> None:
+        self.report.setPlainText(self._report(self._past[row]) if 0 <= row < len(self._past) else "")
+
+    def _clear(self) -> None:
+        self.show_past(())
+        self.cleared.emit()
+
+    def _build(self) -> None:
+        self.list = QListWidget(self)
+        self.list.setAccessibleName("Past notices, newest first")
+        self.list.setWordWrap(True)
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        set_role(self.list, "sections")
+        self.report = QPlainTextEdit(self)
+        self.report.setReadOnly(True)
+        self.report.setTabChangesFocus(True)
+        self.report.setAccessibleName("Report of the chosen notice")
+        self.report.setFixedHeight(_REPORT_HEIGHT)
+        set_role(self.report, "field")
+        self.empty = QLabel(_EMPTY, self)
+        set_role(self.empty, "muted")
+        self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.copy_button = CopyButton(self.report.toPlainText, "Copy report", self)
+        self.clear_button = PushButton("Clear the list", self)
+        self.clear_button.setToolTip("Forget these notices; banners that stand stay")
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close, self)
+        buttons.rejected.connect(self.reject)
+        bottom = QHBoxLayout()
+        bottom.setSpacing(SPACE_S)
+        bottom.addWidget(self.clear_button)
+        bottom.addStretch(1)
+        bottom.addWidget(self.copy_button)
+        bottom.addWidget(buttons)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_L, SPACE_L, SPACE_L, SPACE_L)
+        column.setSpacing(SPACE_M)
+        column.addWidget(self.list, 1)
+        column.addWidget(self.empty, 1)
+        column.addWidget(self.report)
+        column.addLayout(bottom)
+
+
+def _line(past: PastNotice) -> str:
+    times = f" ({past.times} times)" if past.times > 1 else ""
+    return f"{_clock(past.at)}  {past.notice.message}{times}"
+
+
+def _clock(at: datetime) -> str:
+    return at.strftime("%H:%M")
