@@ -33,9 +33,9 @@ class ImportRefusedError(StoreError):
 
     def __init__(self, name: str, reason: str, hint: str = "") -> None:
         super().__init__(
-            "import-refused",
-            f"{name} is not imported: {reason}.",
-            hint or "Choose a file that Kestrel Chat, ChatGPT or LM Studio has exported.",
+            code="import-refused",
+            message=f"{name} is not imported: {reason}.",
+            hint=hint or "Choose a file that Kestrel Chat, ChatGPT or LM Studio has exported.",
         )
 
 

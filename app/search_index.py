@@ -69,6 +69,8 @@ class SearchIndex:
         try:
             return self._advance(self._index, count)
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                return False  # another window is at it, for both
             self._give_up(error)
             return False
 

@@ -11,6 +11,7 @@ UNTITLED = "New chat"
 MAX_TITLE_LENGTH = 200  # characters; for names that a person types
 _AUTOMATIC_LENGTH = 60
 _MAX_READ = 1_000  # characters of a line; one may be as long as a book
+_MARKS = re.compile(r"^(?:(?:#{1,6}|>|[-*+]|\d{1,3}[.)])(?:\s+|$))+|^(?:```|~~~).*$")
 _BRANCH = re.compile(r" \(branch(?: \d+)?\)$")
 _BREAKS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, half surrogates, line and paragraph separators
 _UNSEEN = {"Cf", "Mn", "Zs"}  # joiners and the like, marks with nothing to stand on, spaces
@@ -34,8 +35,10 @@ def _is_seen(char: str) -> bool:
 
 
 def title_from(message: str) -> str:
-    """The first line with anything on it, cut at a word; "" when there is none."""
-    beginnings = (line.strip()[:_MAX_READ] for line in message.splitlines())
+    """The first line with anything on it, without the signs that make it a heading, a quotation or an item
+    of a list in Markdown, cut at a word; "" when there is none.
+    """
+    beginnings = (_MARKS.sub("", line.strip()[:_MAX_READ]) for line in message.splitlines())
     line = next((line for line in map(one_line, beginnings) if line), "")
     if len(line) <= _AUTOMATIC_LENGTH:
         return line

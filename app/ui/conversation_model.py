@@ -117,12 +117,11 @@ class ConversationModel(QAbstractListModel):
         rows: list[Row] = [one for one in shown if one.pinned]
         if rows:
             rows.insert(0, PINNED)
+        unpinned = [one for one in shown if not one.pinned]
         heading = ""
         today = self._today()
-        for summary in shown:
-            if summary.pinned:
-                continue
-            group = day_group(_local_day(summary.updated_at), today)
+        for summary, day in zip(unpinned, _days(unpinned), strict=True):
+            group = day_group(day, today)
             if group != heading:
                 heading = group
                 rows.append(group)
@@ -196,6 +195,18 @@ class ConversationModel(QAbstractListModel):
         if self.summary_at(index) is None:
             return Qt.ItemFlag.NoItemFlags
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable | Qt.ItemFlag.ItemIsEditable
+
+
+def _days(summaries: Sequence[ConversationSummary]) -> list[date]:
+    """When each went on last. They stand in the order in which they did, so none is older than one below it:
+    a clock that was set back for a while says otherwise.
+    """
+    days: list[date] = []
+    newest = date.min
+    for summary in reversed(summaries):
+        newest = max(newest, _local_day(summary.updated_at))
+        days.append(newest)
+    return days[::-1]
 
 
 def _tag_line(summary: ConversationSummary) -> str:

@@ -175,6 +175,12 @@ def test_a_deleted_conversation_is_refused_by_name_and_not_made_again(
         ("\u200fمرحبا", "\u200fمرحبا"),
         (" " * 2_000 + "after many spaces", "after many spaces"),
         ("a" + " " * 1_000_000 + "b", "a"),
+        ("## A heading", "A heading"),
+        ("> - quoted item", "quoted item"),
+        ("1. first", "first"),
+        ("```python\nprint(1)\n```", "print(1)"),
+        ("-5 degrees, #tag and *stress*", "-5 degrees, #tag and *stress*"),
+        ("# \n\nbelow", "below"),
     ],
 )
 def test_a_title_is_the_first_line_cut_at_a_word(message: str, title: str) -> None:
