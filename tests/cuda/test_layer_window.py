@@ -19,9 +19,10 @@ from engine.cuda.backend import CudaBackend
 from engine.cuda.embedding import CardEmbedding
 from engine.cuda.layer_window import LayerWindow
 from engine.cuda.memory import Use
+from engine.cuda.placement import Rest
 from engine.cuda.residency import widest_matrices, window_bytes
 from engine.errors import Cancelled, OutOfMemoryError
-from engine.kv_geometry import PAGE
+from engine.kv_geometry import PAGE, KvGeometry
 from engine.progress import LoadProgress
 
 TINY_MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -165,6 +166,11 @@ def test_a_window_takes_the_memory_of_its_layers_and_of_the_one_that_runs(
         assert load(models[name], window).memory.num_bytes[Use.WEIGHTS] == stays + waits + runs
 
 
+def short_cache(backend: CudaBackend) -> int:
+    """Bytes that weights leave in any case."""
+    return Rest.of(KvGeometry.of(backend.spec, "int8"), context=backend._context, other=0).short_cache
+
+
 def test_where_not_all_fits_as_many_layers_are_on_the_card_as_do(
     models: dict[str, CpuBackend], load: Load, make_card: MakeCard
 ) -> None:
@@ -172,7 +178,7 @@ def test_where_not_all_fits_as_many_layers_are_on_the_card_as_do(
     all_there = load(cpu)
     layer = window_of(load(cpu, 1))._images[0].num_bytes
     looked_up = embedding_bytes(all_there)
-    needed = sum(all_there.memory.num_bytes.values()) + all_there._rest("int8").short_cache - looked_up
+    needed = sum(all_there.memory.num_bytes.values()) + short_cache(all_there) - looked_up
     # Those of a window wait beside the one that runs.
     cases = ((-looked_up, None), (0, None), (1, 2), (layer, 2), (layer + 1, 1), (2 * layer, 1))
     for missing, expected in cases:
@@ -196,7 +202,7 @@ def test_what_is_free_on_the_card_counts_too(
     assert load(models[DENSE], card=card).window is None
     card = make_card()
     free = load(models[DENSE], card=card)
-    needed = sum(free.memory.num_bytes.values()) + free._rest("int8").short_cache + 256 * 2**20
+    needed = sum(free.memory.num_bytes.values()) + short_cache(free) + 256 * 2**20
     looked_up = embedding_bytes(free)
     free.close()
     for missing, expected in ((looked_up - 100_000, None), (looked_up + 100_000, 2)):
