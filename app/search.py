@@ -6,7 +6,7 @@ No Qt. A `ConversationSearch` belongs to the thread that opened it and only read
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -18,7 +18,7 @@ from app.conversation_database import open_reader, store_error
 from app.conversation_records import Role
 from app.record_times import time_from
 from app.search_index import SearchIndex, text_of
-from app.search_text import Snippet, folded, marks_in, occur_in, snippet_of, terms_of
+from app.search_text import Snippet, folded, is_without_case, marks_in, occur_in, snippet_of, terms_of
 
 MAX_HITS = 200  # messages
 MAX_HITS_EACH = 20  # of one conversation
@@ -28,7 +28,6 @@ _MESSAGES = (
     "SELECT m.id, m.conversation_id, m.role, m.text, m.thinking, m.attachments, m.created_us"
     " FROM messages AS m JOIN conversations AS c ON c.id = m.conversation_id WHERE c.deleted_by IS NULL"
 )
-_ALL = f"{_MESSAGES} ORDER BY m.sequence DESC"
 _ONE = f"{_MESSAGES} AND m.sequence = ?"
 
 
@@ -134,7 +133,8 @@ class ConversationSearch:
         """
         known = self._index.look_up(terms)
         if known is None:
-            yield from self._connection.execute(_ALL)
+            having, values = _having([term for term in terms if is_without_case(term)])
+            yield from self._connection.execute(f"{_MESSAGES}{having} ORDER BY m.sequence DESC", values)
             return
         unknown = self._connection.execute(
             "SELECT sequence FROM search_log WHERE number > ?", (known.done,)
@@ -160,6 +160,14 @@ class ConversationSearch:
                     tuple(here.messages),
                     here.num_more,
                 )
+
+
+def _having(terms: Sequence[str]) -> tuple[str, list[str]]:
+    """What SQL can tell by itself: that a text hasn't a word whose signs have one case. Two Chinese characters
+    in 100,000 messages take 0.2 s so, beside a busy window, and 1.3 s without. Files are written in another way.
+    """
+    wanted = " AND (instr(m.text, ?) OR instr(m.thinking, ?) OR m.attachments IS NOT NULL)"
+    return wanted * len(terms), [term for term in terms for _ in range(2)]
 
 
 def _hit(row: tuple[Any, ...], terms: tuple[str, ...]) -> tuple[str, MessageHit] | None:

@@ -45,6 +45,11 @@ def folded(text: str) -> str:
     return lower.replace("\0", " ")
 
 
+def is_without_case(term: str) -> bool:
+    """A text has it just where its folded form has: its signs have one case, and none is a space."""
+    return term.lower() == term.upper() and " " not in term
+
+
 def occur_in(terms: Sequence[str], folded_text: str) -> bool:
     return all(term in folded_text for term in terms)
 

@@ -18,6 +18,8 @@ from app.conversations import ConversationStore, MessageStatus
 from app.search import MAX_HITS, ConversationSearch, SearchOvertakenError, SearchResult
 from app.search_index import SUFFIX
 
+STORES = Path(__file__).parent / "stores"  # what released versions wrote
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -185,6 +187,22 @@ def test_a_file_that_cannot_be_written_is_searched_without_an_index(
     assert [one.id for one in search.find("kestrel").conversations] == [wanted]
     assert not path.with_name(path.name + SUFFIX).exists()
     search.close()
+
+
+@pytest.mark.parametrize("script", sorted(STORES.glob("*.sql")), ids=lambda script: script.stem)
+def test_what_older_versions_wrote_is_found(path: Path, script: Path) -> None:
+    path.parent.mkdir()
+    raw = sqlite3.connect(path)
+    raw.executescript(script.read_text(encoding="utf-8"))
+    raw.close()
+    store = ConversationStore(path)
+    search = ConversationSearch(path)
+    plain = search.find("kestrel")
+    assert plain.num_messages >= 1
+    index_all(search)
+    assert found(search.find("kestrel")) == found(plain)
+    search.close()
+    store.close()
 
 
 def test_two_windows_share_an_index(store: ConversationStore, path: Path) -> None:

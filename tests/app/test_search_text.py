@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.search_text import MAX_TERMS, folded, marks_in, occur_in, snippet_of, terms_of
+from app.search_text import MAX_TERMS, folded, is_without_case, marks_in, occur_in, snippet_of, terms_of
 
 TEXTS = st.text(alphabet=st.sampled_from('aAbB éÉßẞİı山月隼"\n\t\0\u200d🦅🏽'), max_size=60)
 
@@ -41,6 +43,13 @@ def test_places_in_a_folded_text_are_places_in_the_text(text: str) -> None:
 @pytest.mark.parametrize("query", ["STRUCT", "struct node", "红", "红隼", '"small falcon"', "é"])
 def test_a_word_is_found_inside_others_and_in_any_script(query: str) -> None:
     assert occur_in(terms_of(query), folded("A small falcon: 小型红隼 in DataStructNode, CAFÉ"))
+
+
+def test_a_sign_without_case_comes_of_no_other_one() -> None:
+    signs = (chr(code) for code in range(sys.maxunicode + 1))
+    assert not [sign for sign in signs if folded(sign) not in (sign, " ") and is_without_case(folded(sign))]
+    assert is_without_case("红隼")
+    assert not is_without_case("红x")
 
 
 def test_every_word_has_to_occur() -> None:
