@@ -163,8 +163,9 @@ class ConversationSearch:
 
 
 def _having(terms: Sequence[str]) -> tuple[str, list[str]]:
-    """What SQL can tell by itself: that a text hasn't a word whose signs have one case. Two Chinese characters
-    in 100,000 messages take 0.2 s so, beside a busy window, and 1.3 s without. Files are written in another way.
+    """What SQL can tell by itself: that a text hasn't a word whose signs have one case. Files are written in
+    another way. Beside a busy window, two Chinese characters are looked for in 100,000 messages in 0.2 s, and
+    without this in 1.3 s.
     """
     wanted = " AND (instr(m.text, ?) OR instr(m.thinking, ?) OR m.attachments IS NOT NULL)"
     return wanted * len(terms), [term for term in terms for _ in range(2)]
