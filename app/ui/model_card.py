@@ -254,7 +254,7 @@ class ModelCard(QFrame):
         self._facts_box = QWidget(self)
         self._facts_layout = QGridLayout(self._facts_box)
         self.plan = PlanView(self)
-        self.verdict = NoticeLine(Notice("", ""), self, kind="chip")
+        self.verdict = NoticeLine(Notice("plan-card", ""), self, kind="chip")
         self.verdict.hide()
         self._lines_box = QWidget(self)
         self._lines_layout = QVBoxLayout(self._lines_box)
