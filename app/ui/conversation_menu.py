@@ -13,6 +13,8 @@ from app.transfer_session import ExportFormat
 from app.ui.icons import icon
 from app.ui.theme import current_theme
 
+_TAG_DIALOG_WIDTH = 340  # pixels; a tag of 40 characters
+
 
 class ConversationActions(QObject):
     """What a person asks for of conversations. Everything but opening and renaming is for several, too."""
@@ -84,6 +86,7 @@ def ask_for_tag(parent: QWidget | None, then: Callable[[str], None]) -> QInputDi
     dialog.setWindowTitle("New tag")
     dialog.setLabelText("Name of the tag")
     dialog.setOkButtonText("Add")
+    dialog.resize(_TAG_DIALOG_WIDTH, dialog.sizeHint().height())
     field = dialog.findChild(QLineEdit)
     if field is not None:
         field.setMaxLength(MAX_TAG_LENGTH)

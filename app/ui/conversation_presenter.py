@@ -48,6 +48,7 @@ class ConversationPresenter(QObject):
         self._terms: tuple[str, ...] = ()  # that led to the message that is opened
         self._shown_id: str | None = None  # the conversation whose draft stands in the composer
         self._files: dict[str | None, tuple[DraftItem, ...]] = {}  # that stand unsent in other chats
+        self._sent_from: str | None = None  # the conversation in which something was sent last
         self._sent_from_new = False  # the new chat's text was taken: its row comes next
         self._dialog: QFileDialog | None = None
         self._connect_signals()
@@ -56,7 +57,7 @@ class ConversationPresenter(QObject):
         """Asks where to."""
         if not conversation_ids:
             return
-        dialog = QFileDialog(self._chat.window(), "Export conversations", "", _KINDS[form])
+        dialog = QFileDialog(self._chat.window(), "Export conversations", str(Path.home()), _KINDS[form])
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix(_SUFFIXES[form])
         dialog.selectFile(self._file_name(conversation_ids) + _SUFFIXES[form])
@@ -69,7 +70,7 @@ class ConversationPresenter(QObject):
         self.export([summary.id for summary in self._list.model.summaries], form)
 
     def choose_imports(self) -> None:
-        dialog = QFileDialog(self._chat.window(), "Import conversations", "", _IMPORTS)
+        dialog = QFileDialog(self._chat.window(), "Import conversations", str(Path.home()), _IMPORTS)
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(
             lambda names: self._controller.transfer.import_files([Path(name) for name in names])
@@ -97,6 +98,7 @@ class ConversationPresenter(QObject):
         controller.trash.changed.connect(self._on_trash_changed)
         controller.conversations_changed.connect(self._search_again)
         controller.message_shown.connect(self._on_message_shown)
+        self._chat.send_requested.connect(self._on_sending)
         controller.send_accepted.connect(self._on_sent)
         controller.conversation_opened.connect(self._on_opened)
         controller.drafts_read.connect(self._on_drafts_read)
@@ -139,8 +141,15 @@ class ConversationPresenter(QObject):
 
     # Drafts
 
-    def _on_sent(self, _text: str) -> None:
-        self._sent_from_new = self._shown_id is None
+    def _on_sending(self) -> None:
+        self._sent_from = self._shown_id
+
+    def _on_sent(self, text: str) -> None:
+        """The composer lets it go, if it is still that chat's: the person may be in another one by now."""
+        self._sent_from_new = self._shown_id is None and self._sent_from is None
+        drafts = self._controller.drafts
+        if self._sent_from != self._shown_id and drafts.text(self._sent_from).strip() == text.strip():
+            drafts.keep(self._sent_from, "")
 
     def _on_opened(self, conversation: Conversation | None) -> None:
         """Each chat has what stood unsent in it. A new chat that has just got its row is still the same one:

@@ -255,6 +255,19 @@ def test_what_is_sent_leaves_no_draft_in_either_chat(window: MainWindow, qtbot, 
     assert window.chat.composer.text == ""
 
 
+def test_what_is_sent_is_no_draft_though_another_chat_was_opened_meanwhile(
+    window: MainWindow, qtbot, filled, model_folder: Path
+) -> None:
+    window.controller.load_model(model_folder)
+    qtbot.waitUntil(lambda: window.controller.model_state.summary is not None)
+    qtbot.keyClicks(window.chat.composer.edit, "Hi")
+    with qtbot.waitSignals([window.controller.send_accepted, window.controller.answer_finished]):
+        qtbot.keyClick(window.chat.composer.edit, Qt.Key.Key_Return)
+        window.controller.open_conversation(filled["Birds"])
+    open_chat(qtbot, window, None)
+    assert window.chat.composer.text == ""
+
+
 # Files
 
 
