@@ -123,11 +123,14 @@ class ConversationDelegate(QStyledItemDelegate):
         painter.restore()
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
-        height = option.fontMetrics.height() + 2 * _ROW_PADDING + 2
-        if index.data(SUMMARY_ROLE) is None:
-            height = option.fontMetrics.height() + (SPACE_S if index.row() == 0 else SPACE_M + SPACE_XS)
-        elif index.data(TAGS_ROLE):
-            height += QFontMetrics(scaled_font(SCALE_SMALL)).height() + _TAG_GAP
+        summary = index.data(SUMMARY_ROLE)  # asked for once: a view wants the size of every row there is
+        height = option.fontMetrics.height()
+        if summary is None:
+            height += SPACE_S if index.row() == 0 else SPACE_M + SPACE_XS
+        else:
+            height += 2 * _ROW_PADDING + 2
+            if summary.tags:
+                height += _small_height() + _TAG_GAP
         return QSize(80, height)
 
     def createEditor(self, parent: QWidget, _option: QStyleOptionViewItem, _index: Index) -> QWidget:
@@ -139,3 +142,7 @@ class ConversationDelegate(QStyledItemDelegate):
 
     def updateEditorGeometry(self, editor: QWidget, option: QStyleOptionViewItem, _index: Index) -> None:
         editor.setGeometry(option.rect.adjusted(SPACE_S, 1, -SPACE_S, -1))
+
+
+def _small_height() -> int:
+    return QFontMetrics(scaled_font(SCALE_SMALL)).height()

@@ -78,9 +78,10 @@ class ConversationModel(QAbstractListModel):
         rows = self._grouped()
         if self._keys(rows) == self._keys(self._rows):
             # Same rows in the same places (a rename, a newer date): what is being edited or chosen stays.
-            self._rows = rows
-            if rows:
-                self.dataChanged.emit(self.index(0), self.index(len(rows) - 1))
+            before, self._rows = self._rows, rows
+            for number, (old, new) in enumerate(zip(before, rows, strict=True)):
+                if old != new:
+                    self.dataChanged.emit(self.index(number), self.index(number))
             return
         self.beginResetModel()
         self._rows = rows
