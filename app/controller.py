@@ -69,6 +69,7 @@ class ChatController(QObject):
     chat_settings_changed = Signal(object)  # ChatSettings of the conversation that is open
     conversations_moved = Signal(bool)  # to another folder; True: there were conversations there already
     slots_changed = Signal(object)  # SlotTable
+    engine_watched = Signal(object)  # SlotTable: in the middle of an answer, see `watch_engine`
     kept_states_measured = Signal(object)  # KeptStates
     model_state_changed = Signal(object)  # ModelState
     load_failed = Signal(
@@ -183,6 +184,7 @@ class ChatController(QObject):
         self._kept_states.measured.connect(self.kept_states_measured)
         self._kept_states.notice_raised.connect(self.notice_raised)
         self._worker.slots_changed.connect(self._on_slots_changed)
+        self._worker.engine_watched.connect(self.engine_watched)
 
     @property
     def model_state(self) -> ModelState:
@@ -352,6 +354,10 @@ class ChatController(QObject):
     def update_settings(self, **changes: Any) -> None:
         """Change fields of `settings` by name; the file follows on the disk's thread."""
         self._settings.change(**changes)
+
+    def watch_engine(self, watched: bool) -> None:
+        """Whether somebody sees the figures of an answer that is being written."""
+        self._worker.watch(watched)
 
     def look_at_slots(self) -> None:
         """Ends in `slots_changed`, once no answer is being written: other programs may have taken memory."""

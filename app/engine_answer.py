@@ -54,8 +54,10 @@ class EngineAnswer:
         self._cut_anew = False
         self._num_untold = 0  # tokens whose text is held back still
 
-    def write(self, engine: ChatEngine, on_moved: Callable[[], None]) -> None:
-        """on_moved: called when the engine computes elsewhere, in the middle of the answer."""
+    def write(self, engine: ChatEngine, on_moved: Callable[[], None], on_token: Callable[[], None]) -> None:
+        """on_moved: called when the engine computes elsewhere, in the middle of the answer. on_token: after
+        each token.
+        """
         if self._cancel.is_set():
             raise Cancelled
         fitted = fitted_prompt(engine, self._command.messages, self._command.policy)
@@ -83,6 +85,7 @@ class EngineAnswer:
                     self._token_ids.append(token_id)
                     self._num_untold += 1
                     self._grow(*splitter.push(text))
+                    on_token()
                 case DeviceChanged():
                     on_moved()
                 case Finished():

@@ -189,6 +189,13 @@ class AnswerFailed:
 
 
 @dataclass(frozen=True)
+class EngineWatched:
+    """In the middle of an answer, a few times a second while somebody watches."""
+
+    table: SlotTable
+
+
+@dataclass(frozen=True)
 class SlotsChanged:
     table: SlotTable
 
@@ -210,6 +217,7 @@ EngineEvent = (
     | AnswerGrew
     | AnswerFinished
     | AnswerFailed
+    | EngineWatched
     | SlotsChanged
     | NoticeRaised
 )

@@ -24,6 +24,7 @@ from app.engine_commands import (
     AnswerFailed,
     EngineCommand,
     EngineEvent,
+    EngineWatched,
     Forget,
     ForgetAll,
     Fork,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_SECONDS = 0.03
+WATCH_INTERVAL_SECONDS = 0.25
 
 
 class ChatEngine(PromptEngine, Protocol):
@@ -105,6 +107,8 @@ class EngineLoop:
         self._states_folder = states_folder
         self._engine: ChatEngine | None = None
         self._summary: ModelSummary | None = None  # as it was told last
+        self.watched = threading.Event()  # set by any thread while somebody looks at the figures
+        self._next_look = 0.0
 
     def run(self) -> None:
         while True:
@@ -171,7 +175,7 @@ class EngineLoop:
             if self._engine is None:
                 self._report(AnswerFailed(generate.id, NO_MODEL))
             else:
-                answer.write(self._engine, self._report_move)
+                answer.write(self._engine, self._report_move, self._report_watched)
         except Cancelled:
             answer.finish_cancelled()
         except ContextFullError as error:
@@ -232,14 +236,27 @@ class EngineLoop:
             self._report(NoticeRaised(notice))
         self._report(ModelMoved(self._summary))
 
+    def _report_watched(self) -> None:
+        """Between two tokens. It costs nothing while nobody looks."""
+        if not self.watched.is_set() or time.monotonic() < self._next_look:
+            return
+        try:
+            self._report(EngineWatched(self._table()))
+        except Exception as error:  # noqa: BLE001  (no answer ends for its figures; the failure is reported)
+            self.watched.clear()
+            self._report(NoticeRaised(notice_from(error, doing="looking at what the engine does")))
+        self._next_look = time.monotonic() + WATCH_INTERVAL_SECONDS
+
+    def _table(self) -> SlotTable:
+        memory = psutil.Process().memory_info().rss
+        if self._engine is None:
+            return SlotTable(memory_bytes=memory)
+        return SlotTable(self._engine.slot_table(), memory, self._engine.metrics())
+
     def _report_slots(self) -> None:
         try:
             self._report_move()
-            memory = psutil.Process().memory_info().rss
-            table = SlotTable(memory_bytes=memory)
-            if self._engine is not None:
-                table = SlotTable(self._engine.slot_table(), memory, self._engine.metrics())
-            self._report(SlotsChanged(table))
+            self._report(SlotsChanged(self._table()))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="looking at what is kept of conversations")))
 

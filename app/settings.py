@@ -42,6 +42,7 @@ class Settings:
 
     window_geometry_base64: str = ""  # QWidget.saveGeometry
     splitter_state_base64: str = ""  # QSplitter.saveState
+    dock_state_base64: str = ""  # of the live panel: QMainWindow.saveState
     recent_models: tuple[Path, ...] = ()  # newest first
     last_model: Path | None = None  # loaded again at the next start
     last_conversation_id: str | None = None
@@ -94,6 +95,7 @@ def reset(settings: Settings) -> dict[str, Any]:
     kept = {
         "window_geometry_base64",
         "splitter_state_base64",
+        "dock_state_base64",
         "recent_models",
         "last_model",
         "last_conversation_id",
@@ -145,6 +147,7 @@ def save_settings(path: Path, settings: Settings) -> None:
         "version": SETTINGS_VERSION,
         "window_geometry_base64": settings.window_geometry_base64,
         "splitter_state_base64": settings.splitter_state_base64,
+        "dock_state_base64": settings.dock_state_base64,
         "recent_models": [str(model) for model in settings.recent_models],
         "last_model": _written(settings.last_model),
         "last_conversation_id": settings.last_conversation_id,
@@ -259,6 +262,7 @@ def _count(maximum: int, *, least: int = 1) -> Callable[[Any], int]:
 _READERS: dict[str, Callable[[Any], Any]] = {
     "window_geometry_base64": _text,
     "splitter_state_base64": _text,
+    "dock_state_base64": _text,
     "recent_models": _paths,
     "last_model": _optional(_path),
     "last_conversation_id": _optional(_text),

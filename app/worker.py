@@ -25,6 +25,7 @@ from app.engine_commands import (
     AnswerPrefilled,
     EngineCommand,
     EngineEvent,
+    EngineWatched,
     Forget,
     ForgetAll,
     Fork,
@@ -73,6 +74,7 @@ class EngineWorker(QObject):
     text_received = Signal(int, object)  # id, AnswerDelta; coalesced to about 30 ms
     answer_finished = Signal(int, object)  # id, Finished
     answer_failed = Signal(int, object)  # id, Notice
+    engine_watched = Signal(object)  # SlotTable; in the middle of an answer, while `watch` says so
     slots_changed = Signal(object)  # SlotTable; after all that changes it, and after a look
     notice_raised = Signal(object)  # Notice
 
@@ -95,6 +97,7 @@ class EngineWorker(QObject):
         self._throttle = DeltaThrottle(self)
         self._throttle.ready.connect(self.text_received)
         loop = EngineLoop(self._commands, self._report, engine_factory, states_folder=states_folder)
+        self._watched = loop.watched
         self._thread = LoopThread("engine", loop.run)
         self._thread.begin()
 
@@ -145,6 +148,13 @@ class EngineWorker(QObject):
     def limit_states(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
         """Other budgets for what the engine keeps of conversations, from now on."""
         self._commands.put(LimitStates(ram_bytes, disk_bytes))
+
+    def watch(self, watched: bool) -> None:
+        """Whether figures are wanted while an answer is written, four times a second at most."""
+        if watched:
+            self._watched.set()
+        else:
+            self._watched.clear()
 
     def look(self) -> None:
         """Ends in `slots_changed`, as soon as the engine does nothing else."""
@@ -203,6 +213,8 @@ class EngineWorker(QObject):
             case ModelUnloaded():
                 self.encode = None
                 self.model_unloaded.emit()
+            case EngineWatched(table):
+                self.engine_watched.emit(table)
             case SlotsChanged(table):
                 self.slots_changed.emit(table)
             case NoticeRaised(notice):

@@ -38,10 +38,36 @@ class CardSpace:
 
 
 @dataclass(frozen=True)
+class LayerUse:
+    """Of a model on a card. at_once: layers that may be there at a time, all of them where they fit. present:
+    that are, or under way. brought, evicted: how often one came, and had to go, since the load.
+    """
+
+    total: int
+    at_once: int
+    present: int
+    brought: int
+    evicted: int
+
+    @property
+    def is_window(self) -> bool:
+        return self.at_once < self.total
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "total": self.total,
+            "at_once": self.at_once,
+            "present": self.present,
+            "brought": self.brought,
+            "evicted": self.evicted,
+        }
+
+
+@dataclass(frozen=True)
 class MemoryUse:
     """What a model takes where it computes, in bytes, by what for: its weights, pages of conversations (and
     what is held ready for more), what is between the layers of a step. card: None on the CPU, which doesn't
-    count the last.
+    count the last. layers: None on the CPU.
     """
 
     weight_bytes: int
@@ -49,6 +75,7 @@ class MemoryUse:
     cache_pages: int
     workspace_bytes: int = 0
     card: CardSpace | None = None
+    layers: LayerUse | None = None
 
     @property
     def other_bytes(self) -> int:
@@ -67,7 +94,8 @@ class MemoryUse:
         if self.card is None:
             return {"card": None, "bytes": kinds}
         kinds |= {"other_programs": self.other_bytes, "free": self.card.free_bytes}
-        return {"card": self.card.name, "total_bytes": self.card.total_bytes, "bytes": kinds}
+        found = {"card": self.card.name, "total_bytes": self.card.total_bytes, "bytes": kinds}
+        return found if self.layers is None else {**found, "layers": self.layers.as_json()}
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def shares_of(memory: MemoryUse) -> tuple[Share, ...]:
 
 
 class CardMemory(QWidget):
-    """Hidden while the model isn't on a card."""
+    """Whoever shows it hides it while the model isn't on a card."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -50,25 +50,26 @@ class CardMemory(QWidget):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_S)
         heading = QHBoxLayout()
-        title = QLabel("Memory of the card", self)
-        set_role(title, "section")
+        self.card_name = ElidedLabel("", self)
+        self.card_name.explain("The card that computes")
         self.total = QLabel(self)
-        set_role(self.total, "small")
-        heading.addWidget(title, 1)
+        self.total.setToolTip("All of its memory")
+        for label in (self.card_name, self.total):
+            set_role(label, "small")
+        heading.addWidget(self.card_name, 1)
         heading.addWidget(self.total)
         column.addLayout(heading)
         column.addWidget(self._bar)
         column.addLayout(self._legend())
         theme_manager().changed.connect(self.update)
-        self.hide()
 
     def amount(self, kind: str) -> str:
         """What stands beside it."""
         return self._amounts[kind].text()
 
     def show_memory(self, memory: MemoryUse | None) -> None:
+        """Of a model on a card; else there is nothing to show, and what was shown stays."""
         self.shares = shares_of(memory) if memory is not None else ()
-        self.setVisible(bool(self.shares))
         if memory is None or memory.card is None:
             return
         for share in self.shares:
@@ -79,6 +80,7 @@ class CardMemory(QWidget):
         total = format_bytes(memory.card.total_bytes)
         self._bar.set_shares(self.shares)
         self._bar.setAccessibleName(f"Memory of the card {memory.card.name}, {total}: {listed}")
+        self.card_name.setText(memory.card.name)
         self.total.setText(total)
 
     def _legend(self) -> QGridLayout:
@@ -91,7 +93,7 @@ class CardMemory(QWidget):
             set_role(name, "small")
             name.setContentsMargins(0, 0, SPACE_L - SPACE_S, 0)
             amount = self._amounts[kind] = ElidedLabel("", self)
-            amount.setAccessibleDescription(explanation)
+            amount.explain(explanation)
             for column, widget in enumerate((Swatch(kind, self), name, amount)):
                 if widget is not amount:
                     widget.setToolTip(explanation)

@@ -67,6 +67,7 @@ class ChatPresenter(QObject):
         controller.answer_finished.connect(self._on_answer_finished)
         controller.answers_changed.connect(self._show_answering)
         controller.slots_changed.connect(self._on_slots)
+        controller.engine_watched.connect(self._on_slots)
 
     def _is_open(self, conversation_id: str) -> bool:
         return conversation_id == self._controller.current_conversation_id
@@ -137,7 +138,7 @@ class ChatPresenter(QObject):
         if self._is_open(conversation_id) and self._chat.shows(message.id):
             self._chat.finish_answer(message)
             if message.stats is not None and message.stats.prompt_tokens:
-                self._status.set_context_used(message.stats.context_tokens)
+                self._show_context(message.stats.context_tokens)
         self._status.set_last_answer(message.stats)
 
     def _show_answering(self, answers: Answering) -> None:
@@ -156,14 +157,18 @@ class ChatPresenter(QObject):
     def _count(self, conversation_id: str, num_tokens: int) -> None:
         self._writing_tokens += num_tokens
         if self._is_seen(conversation_id):
-            self._status.set_context_used(self._writing_tokens)
+            self._show_context(self._writing_tokens)
+
+    def _show_context(self, tokens: int) -> None:
+        self._status.set_context_used(tokens)
+        self._panel.set_context_used(tokens)
 
     def _show_used(self, messages: Sequence[Message]) -> None:
         """Tokens of the last turn of what is shown; of the answer that is being written, if it is there."""
         writing = self._controller.answers.writing
         if writing is not None and self._is_seen(writing) and self._writing_tokens:
-            self._status.set_context_used(self._writing_tokens)
+            self._show_context(self._writing_tokens)
             return
         read = (one.stats for one in reversed(messages) if one.stats is not None and one.stats.prompt_tokens)
         stats = next(read, None)
-        self._status.set_context_used(stats.context_tokens if stats is not None else 0)
+        self._show_context(stats.context_tokens if stats is not None else 0)

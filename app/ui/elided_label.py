@@ -21,9 +21,17 @@ class ElidedLabel(QLabel):
     ) -> None:
         super().__init__(parent)
         self._mode = mode
+        self._explanation = ""
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setText(text)
+
+    def explain(self, explanation: str) -> None:
+        """What it is: for the tooltip and for screen readers."""
+        if explanation != self._explanation:
+            self._explanation = explanation
+            self.setAccessibleDescription(explanation)
+            self._update_tooltip()
 
     @property
     def shown_text(self) -> str:
@@ -65,4 +73,7 @@ class ElidedLabel(QLabel):
 
     def _update_tooltip(self) -> None:
         full = self._one_line()
-        self.setToolTip(plain_tooltip(full) if self.shown_text != full else "")
+        lines = ([full] if self.shown_text != full else []) + (
+            [self._explanation] if self._explanation else []
+        )
+        self.setToolTip(plain_tooltip("\n".join(lines)))

@@ -30,6 +30,13 @@ class Facts(QWidget):
             grid.addWidget(label, row, 0)
             grid.addWidget(value, row, 1)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
+    def value_tooltip(self, name: str) -> str:
+        return self._values[name].toolTip()
+
     def fact(self, name: str) -> str:
         return self._values[name].text()
 
@@ -41,9 +48,9 @@ class Facts(QWidget):
         return self._names[name].toolTip()
 
     def explain(self, name: str, explanation: str) -> None:
-        """In a tooltip on the name; the value has its own while it is shortened."""
+        """In a tooltip on name and value; behind the whole value while that is shortened."""
         self._names[name].setToolTip(explanation)
-        self._values[name].setAccessibleDescription(explanation)
+        self._values[name].explain(explanation)
 
     def is_left_out(self, name: str) -> bool:
         return self._names[name].isHidden()

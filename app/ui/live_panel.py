@@ -22,9 +22,18 @@ from PySide6.QtWidgets import (
 
 from app.ui.card_memory import CardMemory
 from app.ui.facts import NOTHING, Facts
-from app.ui.metrics_words import copies_in_words, use_sentence, work_sentence
+from app.ui.metrics_words import (
+    copies_in_words,
+    layers_in_words,
+    moves_in_words,
+    use_sentence,
+    work_sentence,
+)
+from app.ui.panel_section import PanelSection
 from app.ui.slot_delegate import SlotDelegate
 from app.ui.slot_model import SLOT_ROLE, SlotModel
+from app.ui.speed_history import STEP_SECONDS, SpeedHistory
+from app.ui.speed_plot import SpeedPlot
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes, format_count, format_speed
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, theme_manager
@@ -34,23 +43,44 @@ from engine.wording import format_tokens
 if TYPE_CHECKING:
     from app.controller import ModelState, SlotTable
     from engine.generation import PrefillStats
-    from engine.metrics import Metrics
+    from engine.metrics import LayerUse, Metrics
     from engine.model_summary import ModelSummary
 
-_RATE_MS = 500
-_MODEL_FACTS = ("Name", "Kind", "Parameters", "Weights", "Layers", "Context", "Device")
+_STEP_MS = round(STEP_SECONDS * 1000)  # nothing here is brought up to date more often
+_NOW_FACTS = {
+    "Answer": "The chat in which an answer is being written",
+    "Speed": "",  # what the card was asked to do for a token, once there is an answer
+    "Copies": "For each token, to the card and back: one each is what it should be",
+    "Prompt": "How fast the model read what was new of the prompt",
+    "Reused": "How much of the prompt was in memory already and needed not be read",
+    "Context": "How much of the open chat the model keeps in view, of what it can",
+    "Memory": "What the whole program takes of this computer's memory",
+    "Layers": "How many of the model's layers are in the card's memory at once",
+    "Brought": "Layers that were brought to the card since the model was loaded: each one is read anew",
+}
+_MODEL_FACTS = {
+    "Name": "The model that answers",
+    "Kind": "The family that it belongs to",
+    "Parameters": "How many numbers the model is made of",
+    "Weights": "What these take of memory, and how many bits each has",
+    "Layers": "How deep the model is",
+    "Context": "The longest chat that it keeps in view, as it was loaded",
+    "Device": "What computes",
+}
 _LEAST_KEPT = 96  # pixels of the list's height
 _EMPTY = "Nothing is kept yet. What the model has read of a chat will be listed here."
 
 
 class LivePanel(QWidget):
-    """Shows what it is told. Signals: open_requested(conversation id), limits_requested, look_requested when
-    it is opened: what other programs take of a card may have changed.
+    """Shows what it is told, four times a second at most, and nothing while it is hidden. Signals:
+    open_requested(conversation id), limits_requested, look_requested when it is opened: what other programs
+    take of a card may have changed; watch_changed(bool), whether somebody sees it.
     """
 
     open_requested = Signal(str)
     limits_requested = Signal()
     look_requested = Signal()
+    watch_changed = Signal(bool)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -58,15 +88,20 @@ class LivePanel(QWidget):
         self._titles: Mapping[str, str] = {}
         self._writing: str | None = None
         self._rate = TokenRate()
-        self._timer = QTimer(self)
-        self._timer.setInterval(_RATE_MS)
-        self._timer.timeout.connect(self._show_rate)
-        self._facts = QWidget(self)
-        self.now = Facts(("Answer", "Speed", "Copies", "Prompt", "Reused", "Memory"), self._facts)
-        self.card = CardMemory(self._facts)
-        self.model = Facts(
-            ("Name", "Kind", "Parameters", "Weights", "Layers", "Context", "Device"), self._facts
+        self._history = SpeedHistory()
+        self._moves: tuple[float, int] | None = (
+            None  # when layers were counted last, and how many came by then
         )
+        self._used, self._limit = 0, 0  # tokens of the context
+        self._table: SlotTable | None = None  # as it is shown
+        self._timer = QTimer(self)
+        self._timer.setInterval(_STEP_MS)
+        self._timer.timeout.connect(self._step)
+        self._facts = QWidget(self)
+        self.now = Facts(tuple(_NOW_FACTS), self._facts)
+        self.plot = SpeedPlot(self._history, self._facts)
+        self.card = CardMemory(self._facts)
+        self.model = Facts(tuple(_MODEL_FACTS), self._facts)
         self.slots = SlotModel()
         self.view = QListView(self)
         self._kept = _heading("Kept of chats", self)
@@ -75,8 +110,9 @@ class LivePanel(QWidget):
         self.view.clicked.connect(self._open)
         self.view.activated.connect(self._open)
         theme_manager().changed.connect(self.view.viewport().update)
-        self.now.explain("Memory", "What the whole program takes of this computer's memory")
-        self.now.explain("Prompt", "How fast the model read what was new of the prompt")
+        for facts, explanations in ((self.now, _NOW_FACTS), (self.model, _MODEL_FACTS)):
+            for name, explanation in explanations.items():
+                facts.explain(name, explanation)
         self.set_model_summary(None)
         self._show_metrics(None)
 
@@ -89,7 +125,9 @@ class LivePanel(QWidget):
         self._show_answer()
 
     def set_slots(self, table: SlotTable) -> None:
-        self.slots.set_slots(table.slots)
+        if self._table is None or table.slots != self._table.slots:
+            self.slots.set_slots(table.slots)
+        self._table = table
         self.now.show_fact("Memory", format_bytes(table.memory_bytes) if table.memory_bytes else NOTHING)
         self._show_metrics(table.metrics)
         self._empty.setVisible(not table.slots)
@@ -102,6 +140,15 @@ class LivePanel(QWidget):
         for name, value in _model_facts(summary).items():
             self.model.show_fact(name, value)
         self.slots.set_device(summary.device if summary is not None else "")
+        self._limit = summary.context_length if summary is not None else 0
+        self._moves = None
+        self._show_context()
+
+    def set_context_used(self, tokens: int) -> None:
+        """Of the open chat. The panel follows with its next step."""
+        self._used = tokens
+        if not self._timer.isActive():
+            self._show_context()
 
     def begin_answer(self, conversation_id: str) -> None:
         self._writing = conversation_id
@@ -109,11 +156,14 @@ class LivePanel(QWidget):
         self.now.show_fact("Speed", "Reading")
         self.now.show_fact("Reused", NOTHING)
         self.now.show_fact("Prompt", NOTHING)
+        self._go_on()
 
     def show_prefill(self, stats: PrefillStats) -> None:
         self._rate.begin(monotonic())
-        if self.isVisible():
-            self._timer.start()
+        read = stats.tokens - stats.reused
+        if read > 0 and stats.seconds > 0:
+            self._history.add_reading(read / stats.seconds, stats.seconds)
+        self._go_on()
         self.now.show_fact("Reused", f"{stats.reused:,} of {format_tokens(stats.tokens)}")
         self.now.show_fact("Prompt", format_speed(stats.tokens - stats.reused, stats.seconds) or NOTHING)
 
@@ -121,11 +171,12 @@ class LivePanel(QWidget):
         self._rate.add(num_tokens, monotonic())
 
     def end_answer(self) -> None:
+        """The plot goes on until its last minute has gone by."""
         if self._writing is not None:
             self._show_rate()
         self._writing = None
-        self._timer.stop()
         self._show_answer()
+        self._show_context()
 
     # Inside
 
@@ -152,19 +203,21 @@ class LivePanel(QWidget):
 
     def _facts_above(self) -> QScrollArea:
         """All that isn't the list. Where the panel is too low for it, it is scrolled."""
-        sections = (("Now", self.now), ("", self.card), ("Model", self.model))
+        now = QWidget(self._facts)
+        figures = QVBoxLayout(now)
+        figures.setContentsMargins(0, 0, 0, 0)
+        figures.setSpacing(SPACE_M)
+        figures.addWidget(self.now)
+        figures.addWidget(self.plot)
+        self.sections = {
+            title: PanelSection(title, part, self._facts)
+            for title, part in (("Now", now), ("Memory of the card", self.card), ("Model", self.model))
+        }
         column = QVBoxLayout(self._facts)
         inside = SPACE_L - 1  # of the frame that shows the focus
         column.setContentsMargins(inside, SPACE_S, inside, 0)
         column.setSpacing(0)
-        for title, part in sections:
-            section = QWidget(self._facts)
-            inner = QVBoxLayout(section)
-            inner.setContentsMargins(0, 0, 0, SPACE_L)
-            inner.setSpacing(SPACE_S)
-            if title:
-                inner.addWidget(_heading(title, section))
-            inner.addWidget(part)
+        for section in self.sections.values():
             column.addWidget(section)
         column.addStretch(1)
         scroll = _FittedScroll(self._facts, self)
@@ -190,18 +243,50 @@ class LivePanel(QWidget):
         memory = metrics.memory if metrics is not None else None
         on_card = memory is not None and memory.card is not None
         self.card.show_memory(memory)
-        self.card.parentWidget().setVisible(on_card)
+        self.sections["Memory of the card"].setVisible(on_card)
+        self._show_layers(memory.layers if memory is not None else None)
         last = metrics.last_answer if metrics is not None else None
         self.now.leave_out("Prompt", not on_card)
-        self.now.leave_out("Copies", last is None or max(last.h2d_per_token, last.d2h_per_token) <= 1)
+        self.now.leave_out("Copies", not on_card or last is None)
         self.now.show_fact("Copies", copies_in_words(last) if last is not None else NOTHING)
-        self.now.explain("Copies", "For each token, to the card and back: one each is what it should be")
         self.now.explain("Speed", work_sentence(last) if on_card and last is not None else "")
         self._kept.setToolTip(use_sentence(metrics) if metrics is not None else "")
 
     def _show_answer(self) -> None:
         title = self._titles.get(self._writing or "", "New chat") if self._writing else NOTHING
         self.now.show_fact("Answer", title)
+
+    def _show_layers(self, use: LayerUse | None) -> None:
+        self.now.leave_out("Layers", use is None)
+        self.now.leave_out("Brought", use is None or not use.is_window)
+        if use is None:
+            return
+        now, rate = monotonic(), 0.0
+        if self._moves is not None and now > self._moves[0]:
+            rate = max(0.0, (use.brought - self._moves[1]) / (now - self._moves[0]))
+        self._moves = (now, use.brought)
+        self.now.show_fact("Layers", layers_in_words(use))
+        self.now.show_fact("Brought", moves_in_words(use, rate))
+
+    def _show_context(self) -> None:
+        words = f"{self._used:,} of {format_tokens(self._limit)}" if self._limit else NOTHING
+        self.now.show_fact("Context", words)
+
+    def _step(self) -> None:
+        """One more of the plot; what is counted meanwhile is shown with it."""
+        writing = self._writing is not None
+        self._history.step((self._rate.at(monotonic()) or 0.0) if writing else 0.0)
+        self.plot.refresh()
+        if writing:
+            self._show_rate()
+        self._show_context()
+        if not writing and self._history.is_empty:
+            self._timer.stop()
+
+    def _go_on(self) -> None:
+        """Where somebody sees it, and there is anything to see."""
+        if self.isVisible() and (self._writing is not None or not self._history.is_empty):
+            self._timer.start()
 
     def _show_rate(self) -> None:
         rate = self._rate.at(monotonic())
@@ -217,13 +302,14 @@ class LivePanel(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        if self._writing is not None:
-            self._timer.start()
-        elif not event.spontaneous():
+        self.watch_changed.emit(True)
+        self._go_on()
+        if self._writing is None and not event.spontaneous():
             self.look_requested.emit()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
+        self.watch_changed.emit(False)
         self._timer.stop()
 
 

@@ -30,6 +30,7 @@ from app.ui.formulas import end_formulas
 from app.ui.header import Header
 from app.ui.icons import app_icon
 from app.ui.kept_states_dialog import KeptStatesDialog
+from app.ui.live_dock import LiveDock
 from app.ui.live_panel import LivePanel
 from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
@@ -138,15 +139,20 @@ class MainWindow(QMainWindow):
         self._splitter.setChildrenCollapsible(False)
         self._splitter.addWidget(self.conversations)
         self._splitter.addWidget(right)
-        self._splitter.addWidget(self.panel)
         self._splitter.setStretchFactor(1, 1)
-        self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH - _PANEL_WIDTH, _PANEL_WIDTH])
-        self.sides = SidePanels(right, self.panel, self.conversations)
+        self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH - _PANEL_WIDTH])
+        self._frame = QMainWindow(self, Qt.WindowType.Widget)  # in which the panel can be moved
+        self.dock = LiveDock(self.panel, self._frame)
+        self.dock.setMinimumWidth(_PANEL_MIN)
+        self._frame.setCentralWidget(self._splitter)
+        self._frame.addDockWidget(Qt.DockWidgetArea.RightDockWidgetArea, self.dock)
+        self._frame.resizeDocks([self.dock], [_PANEL_WIDTH], Qt.Orientation.Horizontal)
+        self.sides = SidePanels(right, self.dock, self.conversations)
         centre = QWidget(self)
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self._splitter, 1)
+        layout.addWidget(self._frame, 1)
         layout.addWidget(self.status)
         self.setCentralWidget(centre)
         self.actions_ = build_actions(self)
@@ -180,8 +186,12 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(QByteArray.fromBase64(settings.window_geometry_base64.encode()))
         if settings.splitter_state_base64:
             self._splitter.restoreState(QByteArray.fromBase64(settings.splitter_state_base64.encode()))
+        if settings.dock_state_base64:
+            self._frame.restoreState(QByteArray.fromBase64(settings.dock_state_base64.encode()))
         if settings.live_panel:
-            self.sides.show(self.panel)
+            self.sides.show(self.dock)
+        else:
+            self.sides.hide(self.dock)
         self.sides.show(self.conversations)
         self.sides.fit(self.width())
         self.status.context.set_policy(settings.context_policy)
@@ -218,6 +228,10 @@ class MainWindow(QMainWindow):
         self.panel.open_requested.connect(self._open_conversation)
         self.panel.limits_requested.connect(self._show_kept_states)
         self.panel.look_requested.connect(controller.look_at_slots)
+        self.dock.closed.connect(self._on_dock_closed)
+        self.dock.topLevelChanged.connect(lambda: self.sides.fit(self.width()))
+        self.dock.dockLocationChanged.connect(lambda: self.sides.fit(self.width()))
+        self.panel.watch_changed.connect(controller.watch_engine)
         self.status.context.policy_chosen.connect(self._choose_policy)
 
         # From the controller to the person: the rest is the presenters'
@@ -337,8 +351,13 @@ class MainWindow(QMainWindow):
         self.sides.toggle(self.conversations)
 
     def _toggle_live(self) -> None:
-        self.sides.toggle(self.panel)
-        self.controller.update_settings(live_panel=self.sides.is_wanted(self.panel))
+        self.sides.toggle(self.dock)
+        self.controller.update_settings(live_panel=self.sides.is_wanted(self.dock))
+
+    def _on_dock_closed(self) -> None:
+        if not self._closed:
+            self.sides.hide(self.dock)
+            self.controller.update_settings(live_panel=False)
 
     def _ask_of_message(self, action: MessageAction) -> None:
         if not self.showing_models:
@@ -419,6 +438,7 @@ class MainWindow(QMainWindow):
             self.controller.update_settings(
                 window_geometry_base64=_as_text(self.saveGeometry()),
                 splitter_state_base64=_as_text(self._splitter.saveState()),
+                dock_state_base64=_as_text(self._frame.saveState()),
             )
             self.hide()  # what follows may take a moment
             for dialog in self.findChildren(QDialog):

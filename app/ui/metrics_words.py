@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
-    from engine.metrics import AnswerMetrics, Metrics
+    from engine.metrics import AnswerMetrics, LayerUse, Metrics
 
 
 def copies_in_words(answer: AnswerMetrics) -> str:
@@ -23,6 +23,16 @@ def work_sentence(answer: AnswerMetrics) -> str:
         f"For each token of the last answer {answer.launches_per_token:,.0f} pieces of work were started on "
         f"the card; copies to it and back: {copies_in_words(answer)}."
     )
+
+
+def layers_in_words(use: LayerUse) -> str:
+    """ "All 30", or "7 of 94 at a time"."""
+    return f"{use.at_once:,} of {use.total:,} at a time" if use.is_window else f"All {use.total:,}"
+
+
+def moves_in_words(use: LayerUse, rate: float) -> str:
+    """How many layers came up since the load; rate: a second, now."""
+    return f"{use.brought:,} ({rate:,.0f} a second)" if rate >= 1 else f"{use.brought:,}"
 
 
 def use_sentence(metrics: Metrics) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QDialog,
     QDialogButtonBox,
@@ -22,7 +23,6 @@ from PySide6.QtWidgets import (
 )
 
 from app.notice_log import PastNotice
-from app.ui.copy_button import CopyButton
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.severity import severity_of
@@ -54,6 +54,9 @@ class NoticeList(QDialog):
         self._build()
         self.list.currentRowChanged.connect(self._show_chosen)
         self.clear_button.clicked.connect(self._clear)
+        self.copy_button.clicked.connect(
+            lambda: QGuiApplication.clipboard().setText(self.report.toPlainText())
+        )
         self.show_past(past)
 
     def show_past(self, past: Sequence[PastNotice]) -> None:
@@ -94,7 +97,8 @@ class NoticeList(QDialog):
         self.empty = QLabel(_EMPTY, self)
         set_role(self.empty, "muted")
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.copy_button = CopyButton(self.report.toPlainText, "Copy report", self)
+        self.copy_button = PushButton("Copy report", self)
+        self.copy_button.setToolTip("Copy what stands above, for somebody who can help")
         self.clear_button = PushButton("Clear the list", self)
         self.clear_button.setToolTip("Forget these notices; banners that stand stay")
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close, self)

@@ -28,6 +28,8 @@ def color_of(kind: str, theme: Theme) -> str:
     return {
         "Weights": theme.accent,
         "This chat": theme.success,
+        "Writing": theme.accent,
+        "Reading": theme.success,
         "Conversations": theme.success,
         "Workspace": mixed(theme.accent, theme.window, 0.5),
         "Other programs": theme.text_muted,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QWidget
 
+from app.ui.live_dock import LiveDock
+
+_LINE = 1  # pixel between two
+
 
 class SidePanels:
     """Where not all panels that are wanted find room, those that were asked for last are shown. The others
@@ -45,7 +49,7 @@ class SidePanels:
         left = self._width - self._chat.minimumWidth()
         shown = set()
         for panel in reversed(self._wanted):
-            left -= panel.minimumWidth() + 1  # with the line between them
+            left -= panel.taken_width if isinstance(panel, LiveDock) else panel.minimumWidth() + _LINE
             if left < 0:
                 break
             shown.add(panel)

@@ -65,6 +65,7 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
 
 _SHEET = """
 QMainWindow, QDialog, QMessageBox { background: @window; }
+QMainWindow::separator { width: 1px; height: 1px; background: @border; }
 QDialogButtonBox { dialogbuttonbox-buttons-have-icons: 0; }
 QMessageBox QLabel#qt_msgbox_label { font-weight: 600; }
 QToolTip { background: @raised; color: @text; border: 1px solid @border; padding: 4px 6px; }

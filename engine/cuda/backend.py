@@ -165,6 +165,7 @@ class CudaBackend:
             cache_pages=sum(pool.num_pages for pool in list(self._pools)),
             workspace_bytes=held.get(Use.WORKSPACE, 0),
             card=CardSpace(info.name, info.total_bytes, self.memory.free_bytes()),
+            layers=self._weights.layers.use,
         )
 
     def new_pool(self, geometry: KvGeometry, capacity: int) -> CudaPagePool:

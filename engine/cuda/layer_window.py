@@ -13,6 +13,7 @@ from engine.cuda.layers import DeviceLayer
 from engine.cuda.memory import CardMemory, Use
 from engine.cuda.residency import Residency, widest_matrices
 from engine.cuda.uploader import Uploader
+from engine.metrics import LayerUse
 
 OnLayer = Callable[[int], None]
 """Is told the bytes of each layer that is on the card, or under way to it. What it raises ends the load."""
@@ -21,6 +22,10 @@ OnLayer = Callable[[int], None]
 class Layers(Protocol):
     def running(self, index: int) -> AbstractContextManager[DeviceLayer]:
         """Around the launches of layer `index`. They find it on the card."""
+
+    @property
+    def use(self) -> LayerUse:
+        """How many are there, and came and went."""
 
 
 class AllLayers:
@@ -35,6 +40,11 @@ class AllLayers:
 
     def running(self, index: int) -> AbstractContextManager[DeviceLayer]:
         return self._layers[index]
+
+    @property
+    def use(self) -> LayerUse:
+        count = len(self._layers)
+        return LayerUse(total=count, at_once=count, present=count, brought=count, evicted=0)
 
 
 class LayerWindow:
@@ -68,6 +78,17 @@ class LayerWindow:
         for index in self.residency.wanted(0):
             self._bring(index)
             on_layer(images[index].num_bytes)
+
+    @property
+    def use(self) -> LayerUse:
+        residency = self.residency
+        return LayerUse(
+            total=len(self._images),
+            at_once=residency.window,
+            present=len(residency.layers),
+            brought=residency.num_placed,
+            evicted=residency.num_evicted,
+        )
 
     @contextmanager
     def running(self, index: int) -> Iterator[DeviceLayer]:

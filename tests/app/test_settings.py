@@ -34,6 +34,7 @@ from app.settings import (
 
 FULL = Settings(
     window_geometry_base64="AdnQywAD",
+    dock_state_base64="ZG9jaw==",
     splitter_state_base64="AAAA/w==",
     recent_models=(Path("/models/模型 1"), Path("/models/b.gguf")),
     last_model=Path("/models/模型 1"),

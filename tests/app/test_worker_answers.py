@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from worker_steps import COMMAND, answer, load, message, names, watch
 from app.context_policy import ContextPolicy
 from app.conversations import Message
 from app.engine_commands import AnswerDelta
-from app.engine_loop import BEGIN_ANEW
+from app.engine_loop import BEGIN_ANEW, WATCH_INTERVAL_SECONDS
 from app.prompt import chat_messages
 from app.worker import EngineWorker
 from engine.errors import Cancelled, ContextFullError
@@ -252,3 +253,37 @@ def test_every_token_is_counted_also_those_whose_text_was_held_back(qtbot, worke
     with qtbot.waitSignal(worker.answer_finished):
         worker.generate(COMMAND)
     assert sum(event[2].num_tokens for event in events if event[0] == "text") == 4
+
+
+def test_figures_come_in_the_middle_of_an_answer_while_somebody_watches(
+    qtbot, worker, events, script, record, monkeypatch
+) -> None:
+    script.pieces = [f"{number} " for number in range(500)]
+    load(qtbot, worker)
+    seen = record(watched=worker.engine_watched)
+    with qtbot.waitSignal(worker.answer_finished):
+        worker.generate(COMMAND)
+    assert seen == [], "nobody watches"
+    worker.watch(True)
+    began = time.monotonic()
+    with qtbot.waitSignal(worker.answer_finished):
+        worker.generate(COMMAND)
+    most = 1 + (time.monotonic() - began) / WATCH_INTERVAL_SECONDS
+    assert 1 <= len(seen) <= most, "four times a second at most, however fast tokens come"
+    assert seen[0][1].metrics is not None
+    worker.watch(False)
+    del seen[:]
+    with qtbot.waitSignal(worker.answer_finished):
+        worker.generate(COMMAND)
+    assert seen == []
+
+
+def test_figures_that_can_t_be_had_end_no_answer(qtbot, worker, events, script) -> None:
+    load(qtbot, worker)
+    worker.watch(True)
+    script.slot_error = ValueError("no table")
+    del events[:]
+    with qtbot.waitSignal(worker.answer_finished):
+        worker.generate(COMMAND)
+    assert answer(events).text == "Hello there"
+    assert "notice" in names(events)

@@ -23,6 +23,7 @@ from engine.engine import Engine
 from engine.errors import Cancelled, ModelFileError, SettingError
 from engine.generation import Finished, GenerationRequest, SamplingParams
 from engine.kv_geometry import KvGeometry, pages_for
+from engine.metrics import LayerUse
 from engine.progress import LoadProgress, LoadStage, ProgressCallback, no_progress
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
@@ -209,6 +210,22 @@ def test_a_model_larger_than_the_budget_runs_a_few_layers_at_a_time_and_says_so(
     assert notice.code == "window-on"
     assert "2 of 4 layers" in notice.message, "the room of a third is for the layer that runs"
     assert answer(engine, ids).token_ids == answer(whole, ids).token_ids
+
+
+def test_layers_that_come_and_go_are_counted(load: Load) -> None:
+    """Of four layers two at a time, each comes once a step; what is wanted next has come by its end."""
+    whole = load(weights="q8").metrics().memory.layers
+    assert whole == LayerUse(total=4, at_once=4, present=4, brought=4, evicted=0)
+    engine = load(weights="q8", window=2)
+    before = engine.metrics().memory.layers
+    assert before is not None
+    answer(engine, [1, 2, 3], count=5)
+    after = engine.metrics().memory.layers
+    assert after is not None
+    assert (after.total, after.at_once, after.present) == (4, 2, 2)
+    assert after.brought - before.brought == after.evicted - before.evicted
+    assert (after.brought - before.brought) % 4 == 0
+    assert after.brought - before.brought >= 5 * 4
 
 
 def test_a_window_by_hand_is_told_and_gives_the_same_words(load: Load) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from dataclasses import replace
 from pathlib import Path
+from time import thread_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +22,11 @@ from app.ui.live_panel import LivePanel
 from app.ui.metrics_words import use_sentence
 from app.ui.share_bar import Share, widths
 from app.ui.slot_model import DETAIL_ROLE, PLACE_ROLE, SlotModel, slot_lines
+from app.ui.speed_history import STEPS, SpeedHistory, rounded_up
+from app.ui.theme import current_theme
 from app.ui.token_rate import WINDOW_SECONDS, TokenRate
 from engine.generation import DecodeStats, PrefillStats, SlotInfo
-from engine.metrics import AnswerMetrics, CardSpace, MemoryUse, Metrics, Work
+from engine.metrics import AnswerMetrics, CardSpace, LayerUse, MemoryUse, Metrics, Work
 
 SLOTS = (
     SlotInfo("a", tokens=1234, pages=20, place="pool", reused=1200, total=1234),
@@ -158,6 +162,9 @@ def test_nothing_is_measured_while_the_panel_is_hidden(panel: LivePanel) -> None
     panel.show()
     assert panel._timer.isActive()
     panel.end_answer()
+    assert panel._timer.isActive(), "the plot goes on until nothing is left to be seen"
+    for _ in range(STEPS):
+        panel._step()
     assert not panel._timer.isActive()
 
 
@@ -206,13 +213,14 @@ def test_how_fast_the_prompt_was_read_is_said_on_a_card(panel: LivePanel) -> Non
     assert panel.now.fact("Prompt") == "—", "nothing was read"
 
 
-def test_copies_are_a_detail_until_there_are_too_many(panel: LivePanel) -> None:
-    panel.set_slots(SlotTable(metrics=metrics()))
+def test_copies_for_a_token_are_told_as_soon_as_there_was_an_answer(panel: LivePanel) -> None:
+    panel.set_slots(SlotTable(metrics=metrics(last_answer=None)))
     assert panel.now.is_left_out("Copies")
+    panel.set_slots(SlotTable(metrics=metrics()))
+    assert panel.now.fact("Copies") == "1 in, 1 out"
     assert "214 pieces of work" in panel.now.explanation("Speed")
     assert "1 in, 1 out" in panel.now.explanation("Speed")
     panel.set_slots(SlotTable(metrics=metrics(copies=3 * 99)))
-    assert not panel.now.is_left_out("Copies")
     assert panel.now.fact("Copies") == "3 in, 1 out"
 
 
@@ -294,3 +302,154 @@ def test_a_stream_that_slows_down_is_seen_within_the_window() -> None:
         rate.add(1, 10.0 + second)
     assert rate.at(18.0) == pytest.approx(1.0, rel=0.4)
     assert rate.at(18.0 + 2 * WINDOW_SECONDS) is None
+
+
+# The plot
+
+
+def test_the_plot_shows_the_last_minute_and_then_nothing() -> None:
+    history = SpeedHistory()
+    assert history.is_empty
+    history.step(40.0)
+    history.add_reading(2000.0, seconds=1.0)
+    assert list(history.read)[-4:] == [2000.0] * 4
+    assert list(history.read)[-5] == 0.0
+    for _ in range(STEPS - 1):
+        history.step(0.0)
+    assert not history.is_empty
+    history.step(0.0)
+    assert history.is_empty
+
+
+@given(st.floats(min_value=1e-3, max_value=1e6))
+def test_an_axis_ends_at_a_round_number_just_above_what_is_shown(value: float) -> None:
+    top = rounded_up(value)
+    assert value <= top * (1 + 1e-9)
+    assert top <= 2.5 * value * (1 + 1e-9)
+
+
+def test_a_long_reading_fills_the_plot_and_no_more() -> None:
+    history = SpeedHistory()
+    history.add_reading(100.0, seconds=10_000.0)
+    assert list(history.read) == [100.0] * STEPS
+
+
+def test_an_answer_moves_the_plot(panel: LivePanel, monkeypatch) -> None:
+    clock = [10.0]
+    monkeypatch.setattr("app.ui.live_panel.monotonic", lambda: clock[0])
+    panel.begin_answer("a")
+    panel.show_prefill(PrefillStats(1010, 10, 0.5))
+    for _ in range(8):
+        clock[0] += 0.25
+        panel.count_tokens(5)
+        panel._step()
+    assert panel.plot.words("Writing") == "Writing 20 tok/s, peak 20"
+    assert panel.plot.words("Reading") == "Reading 2,000 tok/s, peak 2,000"
+    drawn = panel.plot.grab().toImage()
+    colors = {drawn.pixelColor(x, y).name() for x in range(drawn.width()) for y in range(drawn.height())}
+    assert {current_theme().accent, current_theme().success} <= colors
+    panel.end_answer()
+    panel._step()
+    assert panel.plot.words("Writing").startswith("Writing 0 tok/s")
+
+
+def test_it_is_brought_up_to_date_four_times_a_second_at_most(panel: LivePanel, qtbot, monkeypatch) -> None:
+    steps = []
+    monkeypatch.setattr(panel.plot, "refresh", lambda: steps.append(1))
+    assert panel._timer.interval() >= 250
+    panel.begin_answer("a")
+    panel.show_prefill(PrefillStats(30, 20, 0.1))
+    for number in range(2000):
+        panel.count_tokens(1)
+        panel.set_context_used(number)
+    assert steps == [], "tokens alone draw nothing"
+
+
+def test_what_the_panel_costs_is_less_than_a_hundredth_of_a_core(panel: LivePanel, monkeypatch) -> None:
+    """Four times a second: everything of the engine is new, and all of the panel is drawn."""
+    clock = [10.0]
+    monkeypatch.setattr("app.ui.live_panel.monotonic", lambda: clock[0])
+    panel.set_titles(TITLES)
+    panel.set_model_summary(summary("cuda"))
+    panel.begin_answer("a")
+    panel.show_prefill(PrefillStats(1010, 10, 20.0))
+    QApplication.processEvents()
+    costs = []
+    for number in range(120):
+        clock[0] += 0.25
+        began = thread_time()
+        for _ in range(8):  # as often as text comes in, about 30 times a second
+            panel.count_tokens(5 + number % 7)
+            panel.set_context_used(1000 + number)
+        memory = replace(metrics().memory, cache_bytes=2 * GB + number)
+        slots = (replace(SLOTS[0], tokens=1234 + number), *SLOTS[1:])
+        panel.set_slots(SlotTable(slots, 125_000_000 + number, replace(metrics(), memory=memory)))
+        panel._step()
+        QApplication.processEvents()
+        costs.append(thread_time() - began)
+    assert statistics.median(costs) < 0.01 * 0.25
+
+
+def test_figures_are_asked_for_while_it_is_seen_alone(panel: LivePanel, record) -> None:
+    told = record(watch=panel.watch_changed)
+    panel.hide()
+    panel.show()
+    assert told == [("watch", False), ("watch", True)]
+
+
+# Context, layers, sections
+
+
+def test_the_context_of_the_open_chat_is_told(panel: LivePanel) -> None:
+    panel.set_context_used(1234)
+    assert panel.now.fact("Context") == "—", "there is no model"
+    panel.set_model_summary(summary())
+    assert panel.now.fact("Context") == "1,234 of 8,192 tokens"
+
+
+def test_a_window_says_how_many_layers_are_there_and_how_many_came(panel: LivePanel, monkeypatch) -> None:
+    clock = [10.0]
+    monkeypatch.setattr("app.ui.live_panel.monotonic", lambda: clock[0])
+
+    def show(layers: LayerUse | None) -> None:
+        panel.set_slots(SlotTable(metrics=metrics(memory=replace(metrics().memory, layers=layers))))
+
+    show(LayerUse(total=30, at_once=30, present=30, brought=30, evicted=0))
+    assert panel.now.fact("Layers") == "All 30"
+    assert panel.now.is_left_out("Brought")
+    show(LayerUse(total=94, at_once=7, present=7, brought=1000, evicted=993))
+    assert panel.now.fact("Layers") == "7 of 94 at a time"
+    assert not panel.now.is_left_out("Brought")
+    clock[0] += 2.0
+    show(LayerUse(total=94, at_once=7, present=7, brought=1188, evicted=1181))
+    assert panel.now.fact("Brought") == "1,188 (94 a second)"
+    show(None)
+    assert panel.now.is_left_out("Layers")
+
+
+def test_every_value_says_what_it_is_in_a_tooltip(panel: LivePanel) -> None:
+    panel.set_model_summary(summary("cuda"))
+    panel.set_slots(SlotTable(SLOTS, metrics=metrics()))
+    for facts in (panel.now, panel.model):
+        for name in facts.names:
+            assert facts.explanation(name), name
+            assert facts.explanation(name) in facts.value_tooltip(name).replace("&#x27;", "'")
+    for kind in ("Writing", "Reading"):
+        assert kind in panel.plot.toolTip()
+    for part in panel.card.findChildren(QWidget):
+        assert part.toolTip() or part.parent() is not panel.card or part.accessibleName()
+
+
+def test_sections_fold_by_keyboard_and_stay_folded(panel: LivePanel, qtbot) -> None:
+    section = panel.sections["Model"]
+    qtbot.keyClick(section.heading, Qt.Key.Key_Space)
+    assert not panel.model.isVisible()
+    panel.set_model_summary(summary())
+    assert not panel.model.isVisible()
+    qtbot.keyClick(section.heading, Qt.Key.Key_Space)
+    assert panel.model.isVisible()
+    card = panel.sections["Memory of the card"]
+    panel.set_slots(SlotTable(metrics=metrics()))
+    qtbot.keyClick(card.heading, Qt.Key.Key_Space)
+    panel.set_slots(SlotTable(metrics=metrics(evictions=1)))
+    assert not panel.card.isVisible(), "new figures don't open it"

@@ -157,6 +157,8 @@ def test_a_notice_that_was_dismissed_is_in_the_list_of_past_ones(center: NoticeC
     assert FULL.hint in dialog.report.toPlainText()
     dialog.list.setCurrentRow(1)
     assert "Code: first" in dialog.report.toPlainText()
+    qtbot.mouseClick(dialog.copy_button, Qt.MouseButton.LeftButton)
+    assert QGuiApplication.clipboard().text() == dialog.report.toPlainText()
     qtbot.mouseClick(dialog.clear_button, Qt.MouseButton.LeftButton)
     assert dialog.empty.isVisible()
     assert center.log.past == ()

@@ -92,7 +92,7 @@ def test_ten_thousand_tokens_stream_without_a_stall(
     text = "".join(PART.format(n=n) for n in range(1_000))[: 4 * NUM_TOKENS]
     tokens = tokens_of(text)
     assert len(tokens) == NUM_TOKENS
-    if ready.panel.isHidden():
+    if not ready.panel.isVisible():
         ready.actions_.toggle_live.trigger()
     assert ready.panel.isVisible()
     least = float("inf")
