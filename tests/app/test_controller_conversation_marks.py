@@ -81,15 +81,22 @@ def test_the_end_of_the_program_ends_the_undo(qtbot, started, written, store_pat
     assert on_disk(store_path) == [written[1]]
 
 
+def open_with_a_model_that_waits(
+    qtbot, controller, script, conversation_id: str, model: Path
+) -> threading.Event:
+    """Its next answer stops behind the first words, until the event that this gives is set."""
+    script.gates[1] = gate = threading.Event()
+    controller.load_model(model)
+    qtbot.waitUntil(lambda: controller.model_state.summary is not None)
+    with qtbot.waitSignal(controller.conversation_opened):
+        controller.open_conversation(conversation_id)
+    return gate
+
+
 def test_an_answer_in_a_deleted_conversation_is_stopped_and_comes_back(
     qtbot, started, written, script, tmp_path
 ) -> None:
-    gate = threading.Event()
-    script.gates[1] = gate
-    started.load_model(tmp_path / "model")
-    qtbot.waitUntil(lambda: started.model_state.summary is not None)
-    with qtbot.waitSignal(started.conversation_opened):
-        started.open_conversation(written[0])
+    open_with_a_model_that_waits(qtbot, started, script, written[0], tmp_path / "model")
     with qtbot.waitSignal(started.answer_extended):
         started.send_message("and now?")
     with qtbot.waitSignals([started.trash.changed, started.answer_finished]):
@@ -103,12 +110,7 @@ def test_an_answer_in_a_deleted_conversation_is_stopped_and_comes_back(
 def test_an_answer_that_ends_in_the_background_marks_its_conversation(
     qtbot, started, written, script, tmp_path
 ) -> None:
-    gate = threading.Event()
-    script.gates[1] = gate
-    started.load_model(tmp_path / "model")
-    qtbot.waitUntil(lambda: started.model_state.summary is not None)
-    with qtbot.waitSignal(started.conversation_opened):
-        started.open_conversation(written[0])
+    gate = open_with_a_model_that_waits(qtbot, started, script, written[0], tmp_path / "model")
     with qtbot.waitSignal(started.answer_started):
         started.send_message("and now?")
     with qtbot.waitSignal(started.conversation_opened):
