@@ -1,4 +1,4 @@
-"""Numbers and dates as people write them. Pure functions; no widget, no Qt.
+"""Numbers and dates as people write them, in the language that is set. No widget, no Qt.
 
 Sizes are decimal (1 GB = 10^9 bytes), as model pages and most file managers give them.
 """
@@ -9,6 +9,7 @@ import re
 from datetime import date
 from decimal import Decimal
 
+from app.language import mark, tr, tr_n
 from app.settings import MAX_BYTES
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -22,7 +23,7 @@ _THIN = "\u202f"  # narrow no-break space between a number and its unit
 
 def format_bytes(count: int) -> str:
     """93_412_352 -> "93 MB"; two digits that count, at least."""
-    return _scaled(count, ("bytes", "kB", "MB", "GB", "TB"))
+    return _scaled(count, (tr("bytes"), "kB", "MB", "GB", "TB"))
 
 
 def parse_bytes(text: str, *, zero: str) -> int:
@@ -54,6 +55,11 @@ def format_count(count: int) -> str:
     return _scaled(count, ("", "K", "M", "B", "T"))
 
 
+def format_tokens(count: int) -> str:
+    """131_072 -> "131,072 tokens"."""
+    return tr_n("{count:,} token", "{count:,} tokens", count)
+
+
 def format_speed(tokens: int, seconds: float) -> str:
     """Tokens per second, or "" when nothing was measured."""
     if tokens <= 0 or seconds <= 0:
@@ -66,23 +72,27 @@ def format_duration(seconds: float) -> str:
     """12.4 -> "12 s", 75 -> "1 min 15 s", 7_260 -> "2 h 1 min"; less than a second is said as such."""
     whole = round(seconds)
     if whole < 1:
-        return f"less than 1{_THIN}s"
+        return tr("less than 1\u202fs")
     minutes, rest = divmod(whole, 60)
     if not minutes:
-        return f"{whole}{_THIN}s"
+        return tr("{number}\u202fs", number=whole)
     hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "min"), (0 if hours else rest, "s")]
-    return " ".join(f"{number}{_THIN}{unit}" for number, unit in parts if number)
+    parts = [
+        tr("{number}\u202fh", number=hours) if hours else "",
+        tr("{number}\u202fmin", number=minutes) if minutes else "",
+        tr("{number}\u202fs", number=rest) if rest and not hours else "",
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def day_group(day: date, today: date) -> str:
-    """The heading a conversation stands under."""
+    """The heading a conversation stands under, in English."""
     age = (today - day).days
     if age <= 0:  # a clock that was set back puts days into the future
-        return "Today"
+        return mark("Today")
     if age == 1:
-        return "Yesterday"
-    return "Last 7 days" if age < 7 else "Earlier"
+        return mark("Yesterday")
+    return mark("Last 7 days") if age < 7 else mark("Earlier")
 
 
 def _scaled(count: int, units: tuple[str, ...]) -> str:
