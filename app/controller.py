@@ -25,6 +25,7 @@ from app.drafts import Drafts
 from app.engine_loop import EngineFactory, load_engine
 from app.kept_states import KeptStates, KeptStatesSession
 from app.load_marker import LoadMarker
+from app.making_room import LoadedModel
 from app.message_sender import MessageSender, Sending
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
 from app.operations import BackgroundRunner
@@ -189,6 +190,11 @@ class ChatController(QObject):
     @property
     def model_state(self) -> ModelState:
         return self._models.state
+
+    @property
+    def loaded_model(self) -> LoadedModel | None:
+        """With the memory that it has; None also while that isn't known."""
+        return self._models.loaded
 
     @property
     def answering(self) -> bool:

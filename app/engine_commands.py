@@ -60,6 +60,7 @@ class Load:
     id: int
     path: Path
     config: EngineConfig
+    unloads_first: bool = False  # there is no room for it beside the model that is loaded
     cancel: threading.Event = field(default_factory=threading.Event)
 
 

@@ -132,9 +132,7 @@ class EngineLoop:
                 case Look():
                     self._report_slots()
                 case Unload():
-                    self._close_engine()
-                    self._report(ModelUnloaded())
-                    self._report_slots()
+                    self._unload()
                 case Quit():
                     self._close_engine()
                     return
@@ -145,6 +143,8 @@ class EngineLoop:
                 raise Cancelled
             progress = _ThinnedProgress(lambda step: self._report(LoadProgressed(load.id, step)))
             progress(LoadProgress(LoadStage.OPEN))
+            if load.unloads_first:
+                self._unload()
             engine = self._engine_factory(load.path, load.config, progress, load.cancel)
             if load.cancel.is_set():  # too late for the engine to notice, but not for us
                 self._close(engine)
@@ -161,6 +161,11 @@ class EngineLoop:
             self._summary = engine.summary
             self._report(ModelLoaded(load.id, engine.summary, engine.encode))
             self._report_slots()
+
+    def _unload(self) -> None:
+        self._close_engine()
+        self._report(ModelUnloaded())
+        self._report_slots()
 
     def _no_room(self, error: OutOfMemoryError) -> Notice:
         notice = notice_from(error, doing="loading")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal, Slot
 
 from app.load_marker import LoadMarker
+from app.making_room import LoadedModel, plan_room
 from app.model_runs import RunChoice
 from app.operations import BackgroundRunner
 from app.settings import with_recent_model
 from app.settings_keeper import SettingsKeeper
-from app.worker import EngineWorker
+from app.worker import EngineWorker, SlotTable
 from engine.config import EngineConfig
 from engine.notices import Notice
 from engine.progress import LoadProgress
@@ -40,7 +41,8 @@ class ModelPhase(Enum):
 @dataclass(frozen=True)
 class ModelState:
     """Which model there is. While a second model loads, `phase` is LOADING, `path`, `name` and `progress` are
-    those of the one that loads, and `summary` still describes the one that goes on working.
+    those of the one that loads, and `summary` still describes the one that goes on working; None where it has
+    to go first.
     """
 
     phase: ModelPhase = ModelPhase.NONE
@@ -96,6 +98,9 @@ class ModelSession(QObject):
         self._num_load_wishes = 0  # an automatic load gives way to any that is asked for meanwhile
         self._marked = False
         self._inspection_wish = 0
+        self._report: ModelReport | None = None  # the last, as long as memory is as it was
+        self._table = SlotTable()
+        self._bring_back: Path | None = None  # what a load that ends badly has unloaded
         self._closed = False
         worker.load_progressed.connect(self._on_progressed)
         worker.model_loaded.connect(self._on_loaded)
@@ -103,6 +108,7 @@ class ModelSession(QObject):
         worker.load_failed.connect(self._on_failed)
         worker.load_cancelled.connect(self._on_cancelled)
         worker.model_unloaded.connect(self._on_unloaded)
+        worker.slots_changed.connect(self._on_slots_changed)
 
     def engine_config(self, path: Path) -> EngineConfig:
         """With which the model at `path` is loaded."""
@@ -118,16 +124,30 @@ class ModelSession(QObject):
         )
         return settings.model_runs.get(path, RunChoice()).applied_to(config)
 
+    @property
+    def loaded(self) -> LoadedModel | None:
+        """The model that is there, with the memory that a load would find once it is gone."""
+        summary, metrics = self._working.summary, self._table.metrics
+        if summary is None or metrics is None:
+            return None
+        return LoadedModel.of(summary.path, summary.name, metrics)
+
     def load(self, path: Path) -> None:
-        """Load `path`; a load that has not ended yet is given up."""
+        """Load `path`; a load that has not ended yet is given up. The model that is loaded goes on working
+        until this one is ready, unless there is no room for both: then it is unloaded first, and loaded again
+        should this load fail or be cancelled.
+        """
         path = path.absolute()
         self._num_load_wishes += 1
         self.last_failure = None
         self._load_path = path
-        self._load_id = self._worker.load_model(path, self.engine_config(path))
-        self._set_state(
-            ModelState(ModelPhase.LOADING, path=path, name=path.name, summary=self._working.summary)
-        )
+        config, working = self.engine_config(path), self._working
+        goes_first = self._goes_first(path, config)
+        if goes_first:
+            self._bring_back = working.path
+        self._load_id = self._worker.load_model(path, config, unloads_first=goes_first)
+        summary = None if goes_first else working.summary
+        self._set_state(ModelState(ModelPhase.LOADING, path=path, name=path.name, summary=summary))
 
     def load_last_model(self) -> None:
         """Load the model of the last time, unless its load took the program down then."""
@@ -145,6 +165,7 @@ class ModelSession(QObject):
 
     def unload(self) -> None:
         self._num_load_wishes += 1
+        self._bring_back = None
         self._worker.cancel_load()
         self._worker.unload_model()
 
@@ -156,6 +177,7 @@ class ModelSession(QObject):
 
         def on_inspected(report: ModelReport | None) -> None:
             if report is not None and wish == self._inspection_wish:
+                self._report = report
                 self.inspected.emit(report)
 
         def on_error(notice: Notice) -> None:
@@ -174,6 +196,7 @@ class ModelSession(QObject):
     def shutdown(self) -> bool:
         """After the worker's. False: an inspection did not end in time."""
         self._closed = True
+        self._bring_back = None
         self._inspection_wish += 1
         self._remove_mark()
         return self._inspection.shutdown(INSPECTION_JOIN_TIMEOUT_MS)
@@ -230,6 +253,9 @@ class ModelSession(QObject):
     @Slot(int, object)
     def _on_loaded(self, load_id: int, summary: ModelSummary) -> None:
         path = summary.path
+        self._report = None
+        if load_id == self._load_id:
+            self._bring_back = None
         self._working = ModelState(ModelPhase.READY, path=path, name=summary.name, summary=summary)
         if load_id == self._load_id:
             self._end_load()
@@ -255,14 +281,41 @@ class ModelSession(QObject):
         if self.state.phase is ModelPhase.NONE:
             self.last_failure = notice
         self.load_failed.emit(path, notice)
+        if self._has_to_bring_back:
+            self.notice_raised.emit(notice)  # its card gives way to that of the one that comes back
+            self._load_unloaded()
 
     @Slot(int)
     def _on_cancelled(self, load_id: int) -> None:
         if load_id == self._load_id:
             self._end_load()
+            if self._has_to_bring_back:
+                self._load_unloaded()
+
+    @property
+    def _has_to_bring_back(self) -> bool:
+        return self._bring_back is not None and self._working.path is None and not self._closed
+
+    def _load_unloaded(self) -> None:
+        path, self._bring_back = self._bring_back, None
+        assert path is not None
+        self.load(path)
+
+    def _goes_first(self, path: Path, config: EngineConfig) -> bool:
+        """Whether the model that is loaded makes room for this one, as its card has said."""
+        report = self._report
+        if report is None or report.path != path:
+            return False
+        found = plan_room(report, config, self.loaded)
+        return found is not None and found.goes_first
+
+    @Slot(object)
+    def _on_slots_changed(self, table: SlotTable) -> None:
+        self._table = table
 
     @Slot()
     def _on_unloaded(self) -> None:
+        self._report = None
         self._working = ModelState()
         if self._load_id is None:
             self._set_state(self._working)

@@ -101,12 +101,13 @@ class EngineWorker(QObject):
         self._thread = LoopThread("engine", loop.run)
         self._thread.begin()
 
-    def load_model(self, path: Path, config: EngineConfig) -> int:
-        """Load a model in place of the one there is, which goes on until the new one is ready. A load that
-        has not ended yet is cancelled.
+    def load_model(self, path: Path, config: EngineConfig, *, unloads_first: bool = False) -> int:
+        """Load a model in place of the one there is, which goes on until the new one is ready; or it is
+        unloaded first, and `model_unloaded` comes before the load's end. A load that has not ended yet is
+        cancelled.
         """
         self.cancel_load()
-        load = Load(next(self._ids), path, config)
+        load = Load(next(self._ids), path, config, unloads_first)
         self._cancels[load.id] = load.cancel
         self._load_ids.add(load.id)
         self._commands.put(load)

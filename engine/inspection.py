@@ -19,7 +19,7 @@ from engine.cuda.availability import NoCard, find_card
 from engine.cuda.driver import CardInfo
 from engine.cuda.page_pool import cache_bytes
 from engine.kv_geometry import KvGeometry, pages_for
-from engine.load_plan import LoadPlan
+from engine.load_plan import Freed, LoadPlan
 from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.planning import LoadPlanner, Machine
@@ -87,9 +87,14 @@ class ModelReport:
         """Of its memory in all; 0 without a card."""
         return self.card.total_bytes if isinstance(self.card, CardInfo) else 0
 
-    def plan(self, config: EngineConfig) -> LoadPlan | None:
-        """What a load with these choices would do, with the memory that was free when the report was made."""
-        return None if self.planner is None else self.planner.plan(config)
+    def plan(self, config: EngineConfig, *, freed: Freed | None = None) -> LoadPlan | None:
+        """What a load with these choices would do, with the memory that was free when the report was made
+        and what is freed before it.
+        """
+        if self.planner is None:
+            return None
+        planner = self.planner if freed is None else self.planner.after(freed)
+        return planner.plan(config)
 
     def as_json(self) -> dict[str, Any]:
         plan = self.plan(self.config)

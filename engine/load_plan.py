@@ -11,6 +11,16 @@ from engine.notices import Notice
 
 
 @dataclass(frozen=True)
+class Freed:
+    """Bytes that come free before a load, because a model that is loaded goes: of the computer's memory, and
+    of the card's.
+    """
+
+    ram: int = 0
+    card: int = 0
+
+
+@dataclass(frozen=True)
 class LoadPlan:
     """Bytes where nothing else is said, of the memory in which the model would compute: the card's, or the
     computer's.

@@ -67,7 +67,8 @@ class LayerUse:
 class MemoryUse:
     """What a model takes where it computes, in bytes, by what for: its weights, pages of conversations (and
     what is held ready for more), what is between the layers of a step. card: None on the CPU, which doesn't
-    count the last. layers: None on the CPU.
+    count the last. layers: None on the CPU. host_bytes: of the computer's memory for the weights of a model
+    that is on a card.
     """
 
     weight_bytes: int
@@ -76,6 +77,7 @@ class MemoryUse:
     workspace_bytes: int = 0
     card: CardSpace | None = None
     layers: LayerUse | None = None
+    host_bytes: int = 0
 
     @property
     def other_bytes(self) -> int:

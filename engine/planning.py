@@ -6,6 +6,7 @@ looked, so that it may be asked again and again while a person tries other setti
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from engine.cuda.driver import CardInfo
 from engine.cuda.matrix_sizes import CardSizes, WeightForms, card_sizes
 from engine.errors import EngineError, OutOfMemoryError, SettingError, UnsupportedModelError
 from engine.kv_geometry import PAGE, KvGeometry, pages_for
-from engine.load_plan import LoadPlan
+from engine.load_plan import Freed, LoadPlan
 from engine.models.spec import ModelSpec, Parameter
 from engine.notices import Notice
 from engine.resolution import ResolvedConfig, resolve_config
@@ -45,6 +46,13 @@ class Machine:
     def now(cls, card: CardInfo | NoCard | None) -> Machine:
         free = card_free_bytes() if isinstance(card, CardInfo) else None
         return cls(available_bytes(), total_bytes(), card, free)
+
+    def after(self, freed: Freed) -> Machine:
+        """Once that is free as well."""
+        free, card = self.card_free, self.card
+        if free is not None and isinstance(card, CardInfo):
+            free = min(card.total_bytes, free + freed.card)
+        return replace(self, ram_free=min(self.ram_total, self.ram_free + freed.ram), card_free=free)
 
 
 class LoadPlanner:
@@ -76,6 +84,12 @@ class LoadPlanner:
     @property
     def spec(self) -> ModelSpec:
         return self._spec
+
+    def after(self, freed: Freed) -> LoadPlanner:
+        """Of the same model, once that is free as well."""
+        planner = copy.copy(self)
+        planner._machine = self._machine.after(freed)
+        return planner
 
     def plan(self, config: EngineConfig) -> LoadPlan:
         """Never raises EngineError."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
+from app.making_room import LoadedModel, plan_room
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.load_progress import LoadProgressView
@@ -82,6 +83,7 @@ class ModelCard(QFrame):
         self.report: ModelReport | None = None
         self._loading = False
         self._columns = _FACT_COLUMNS
+        self._loaded: LoadedModel | None = None
         self._lines: list[NoticeLine] = []
         self._build()
         self.load_button.clicked.connect(self._ask_to_load)
@@ -104,6 +106,10 @@ class ModelCard(QFrame):
 
     def show_inspecting(self, path: Path) -> None:
         """The files are being looked at."""
+    def set_loaded(self, loaded: LoadedModel | None) -> None:
+        """The model that is there while this one is looked at; for the next report."""
+        self._loaded = loaded
+
         self._show_path(path)
         self._set_reason("Looking at the files…")
 
@@ -166,11 +172,11 @@ class ModelCard(QFrame):
 
     def _show_plan(self) -> None:
         assert self.report is not None
-        plan = self.report.plan(self._config)
-        if plan is None:
+        room = plan_room(self.report, self._config, self._loaded)
+        if room is None:
             return
-        self.plan.show_plan(plan)
-        kind, notice = verdict(plan, self.report.card_name)
+        self.plan.show_plan(room)
+        kind, notice = verdict(room.plan, self.report.card_name)
         self.verdict.set_notice(notice, kind=kind)
         for part in (self.plan, self.verdict):
             part.setVisible(not self._loading)

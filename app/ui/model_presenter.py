@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QAction
@@ -20,6 +21,9 @@ from app.ui.model_loader import ModelLoader
 from app.ui.recent_models import why_unavailable
 from app.ui.status_line import StatusLine
 from engine.notices import Notice
+
+if TYPE_CHECKING:
+    from engine.inspection import ModelReport
 
 _WRITE_ANYWAY = "You can write already; it stays until it is sent."
 
@@ -94,7 +98,7 @@ class ModelPresenter(QObject):
         loader.run_chosen.connect(self._remember_run)
         self._unload.triggered.connect(controller.unload_model)
         controller.model_state_changed.connect(self._on_model_state)
-        controller.model_inspected.connect(loader.show_report)
+        controller.model_inspected.connect(self._on_inspected)
         controller.inspection_failed.connect(self._on_inspection_failed)
         controller.load_failed.connect(self._on_load_failed)
         controller.recent_models_changed.connect(self._on_recent_models)
@@ -114,6 +118,10 @@ class ModelPresenter(QObject):
         loaded = before.phase is ModelPhase.LOADING and state.phase is ModelPhase.READY
         if loaded and state.path == before.path:
             self.loaded.emit()
+
+    def _on_inspected(self, report: ModelReport) -> None:
+        self._loader.card.set_loaded(self._controller.loaded_model)
+        self._loader.show_report(report)
 
     def _on_inspection_failed(self, path: Path, notice: Notice) -> None:
         self._loader.show_inspection_failure(path, notice)

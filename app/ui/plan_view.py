@@ -17,6 +17,7 @@ from app.ui.plan_words import (
     KV,
     WEIGHTS,
     context_stops,
+    leaving_words,
     nearest_stop,
     plan_shares,
     where_words,
@@ -29,7 +30,7 @@ from engine.config import EngineConfig, WeightsChoice
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
-    from engine.load_plan import LoadPlan
+    from app.making_room import RoomPlan
 
 _KINDS = tuple(WEIGHTS)
 _COLUMNS = 3  # of the legend
@@ -53,6 +54,7 @@ class PlanView(QWidget):
         self.where = QLabel(self)
         self.bar = ShareBar(self)
         self._legend: dict[str, tuple[Swatch, QLabel]] = {}
+        self.leaving = WrappedLabel(parent=self)
         self._build()
         self.context.valueChanged.connect(self._on_context_moved)
         self.weights.valueChanged.connect(self._on_changed)
@@ -89,7 +91,8 @@ class PlanView(QWidget):
         for widget in widgets:
             widget.blockSignals(False)
 
-    def show_plan(self, plan: LoadPlan) -> None:
+    def show_plan(self, room: RoomPlan) -> None:
+        plan = room.plan
         words = format_tokens(self._stops[self.context.value()])
         self.context_words.setText(words)
         self._tell(self.context, "Context", words)
@@ -98,9 +101,11 @@ class PlanView(QWidget):
         words = f"{chosen}: {found}" if self._weights == "auto" else chosen
         self.weights_words.setText(words)
         self._tell(self.weights, "Weights", words)
-        self.where.setText(where_words(plan))
-        self.bar.set_shares(plan_shares(plan))
-        self._show_legend(plan)
+        self.where.setText(where_words(room))
+        self.leaving.setText(leaving_words(room))
+        self.leaving.setVisible(bool(self.leaving.text()))
+        self.bar.set_shares(plan_shares(room))
+        self._show_legend(room)
 
     @property
     def _weights(self) -> WeightsChoice:
@@ -117,8 +122,8 @@ class PlanView(QWidget):
     def _on_changed(self) -> None:
         self.changed.emit()
 
-    def _show_legend(self, plan: LoadPlan) -> None:
-        shares = {share.kind: share.num_bytes for share in plan_shares(plan)}
+    def _show_legend(self, room: RoomPlan) -> None:
+        shares = {share.kind: share.num_bytes for share in plan_shares(room)}
         for kind, (swatch, label) in self._legend.items():
             label.setText(f"{kind} {format_bytes(shares[kind])}")
             for part in (swatch, label):
@@ -163,6 +168,7 @@ class PlanView(QWidget):
             grid.addWidget(words, row, 2)
         set_role(self.where, "small")
         column = QVBoxLayout(self)
+        set_role(self.leaving, "small")
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_S)
         column.addLayout(grid)
@@ -171,6 +177,11 @@ class PlanView(QWidget):
         column.addWidget(self.bar)
         column.addLayout(self._legend_of_kinds())
 
+        column.addWidget(self.leaving)
+
+    def _longest(self) -> int:
+        """Pixels of the longest words beside a slider."""
+        return self.fontMetrics().horizontalAdvance(f"{WEIGHTS['auto']}: as stored")
     def _legend_of_kinds(self) -> QGridLayout:
         """Each has its place, whatever a slider does to it."""
         grid = QGridLayout()

@@ -12,6 +12,7 @@ from engine.notices import Notice
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
+    from app.making_room import RoomPlan
     from engine.load_plan import LoadPlan
 
 WEIGHTS: dict[WeightsChoice, str] = {
@@ -93,12 +94,15 @@ def _on_card(plan: LoadPlan, card: str, form: str, chats: str) -> tuple[str, Not
     )
 
 
-def plan_shares(plan: LoadPlan) -> tuple[Share, ...]:
+def plan_shares(room: RoomPlan) -> tuple[Share, ...]:
     """Of all memory where the model would compute; what is missing stands at its end."""
+    plan = room.plan
     taken = plan.weight_bytes + plan.workspace_bytes + plan.cache_bytes
     others = max(0, plan.total_bytes - plan.free_bytes)
+    staying = 0 if room.goes_first else min(room.loaded_bytes, others)
     return (
-        Share("Other programs", others),
+        Share("Other programs", others - staying),
+        Share("Loaded model", staying),
         Share("Weights", plan.weight_bytes),
         Share("Workspace", plan.workspace_bytes),
         Share("This chat", plan.cache_bytes),
@@ -114,11 +118,26 @@ EXPLANATIONS = {
     "Other programs": "What other programs have of this memory, and what is kept free for them",
     "Free": "What is left for more conversations",
     "Missing": "What such a chat takes more than there is",
+    "Loaded model": "What the model that is loaded now has, until this one is ready",
 }
 """In the order of the legend."""
 
 
-def where_words(plan: LoadPlan) -> str:
+def where_words(room: RoomPlan) -> str:
     """Above the bar: which memory it is."""
+    plan = room.plan
     kind = "Memory of the card" if plan.device == "cuda" else "Memory of this computer"
-    return f"{kind}: {format_bytes(plan.free_bytes)} of {format_bytes(plan.total_bytes)} can be had now"
+    free, total = format_bytes(plan.free_bytes), format_bytes(plan.total_bytes)
+    if room.goes_first and room.loaded is not None:
+        return f"{kind}: {free} of {total} can be had once {room.loaded.name} is unloaded"
+    return f"{kind}: {free} of {total} can be had now"
+
+
+def leaving_words(room: RoomPlan) -> str:
+    """What becomes of the model that is loaded; "" where it stays until this one is ready."""
+    if room.loaded is None or not room.goes_first:
+        return ""
+    name = room.loaded.name
+    return (
+        f"{name} is unloaded first, to make room. Should this load fail or be cancelled, it is loaded again."
+    )

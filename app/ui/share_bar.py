@@ -33,6 +33,7 @@ def color_of(kind: str, theme: Theme) -> str:
         "Conversations": theme.success,
         "Workspace": mixed(theme.accent, theme.window, 0.5),
         "Other programs": theme.text_muted,
+        "Loaded model": mixed(theme.text_muted, theme.window, 0.5),
         "Missing": theme.danger,
         "Free": theme.border,
     }[kind]

@@ -166,6 +166,7 @@ class CudaBackend:
             workspace_bytes=held.get(Use.WORKSPACE, 0),
             card=CardSpace(info.name, info.total_bytes, self.memory.free_bytes()),
             layers=self._weights.layers.use,
+            host_bytes=self.cpu.weights.num_bytes,
         )
 
     def new_pool(self, geometry: KvGeometry, capacity: int) -> CudaPagePool:

@@ -20,7 +20,7 @@ from engine.cuda.page_pool import cache_bytes
 from engine.engine import Engine
 from engine.errors import SettingError
 from engine.kv_geometry import KvGeometry, pages_for
-from engine.load_plan import LoadPlan
+from engine.load_plan import Freed, LoadPlan
 from engine.planning import LoadPlanner, Machine
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -202,3 +202,17 @@ def test_a_plan_needs_no_torch() -> None:
     root = Path(__file__).resolve().parents[2]
     done = run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["q8", "False"]
+
+
+def test_what_a_loaded_model_gives_back_is_planned_with_as_if_it_were_free(make_card) -> None:
+    card = make_card()
+    config = EngineConfig(device="auto", keep_states=False, context=512)
+    path = MODELS / "tiny-qwen3"
+    free, ram = card.free_bytes(), 2**30
+    full = planner_for(path, card, card_free=1000, ram_free=ram, ram_total=4 * ram)
+    assert full.plan(config).device == "cpu"
+    roomy = planner_for(path, card, card_free=free, ram_free=2 * ram, ram_total=4 * ram)
+    assert full.after(Freed(ram=ram, card=free - 1000)).plan(config) == roomy.plan(config)
+    assert full.plan(config).device == "cpu", "and asking changes nothing"
+    more = full.after(Freed(ram=9 * ram, card=9 * card.info.total_bytes)).plan(config)
+    assert more.free_bytes == more.total_bytes == card.info.total_bytes

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtCore import Qt
 
+from app.making_room import RoomPlan
 from app.model_runs import RunChoice, with_run
 from app.ui.model_card import ModelCard
 from app.ui.plan_words import context_stops, nearest_stop, plan_shares, verdict
@@ -145,7 +146,7 @@ def test_an_unknown_share_of_other_programs_is_said() -> None:
 @given(free=st.integers(0, 24 * GB), weights=st.integers(0, 40 * GB), cache=st.integers(0, 40 * GB))
 def test_the_bar_shows_all_memory_and_what_is_missing_besides(free: int, weights: int, cache: int) -> None:
     plan = replace(PLAN, free_bytes=free, weight_bytes=weights, cache_bytes=cache)
-    shares = {share.kind: share.num_bytes for share in plan_shares(plan)}
+    shares = {share.kind: share.num_bytes for share in plan_shares(RoomPlan(plan))}
     assert sum(shares.values()) - shares["Missing"] == max(24 * GB, sum(shares.values()) - shares["Missing"])
     assert not (shares["Free"] and shares["Missing"])
     assert shares["Free"] - shares["Missing"] == plan.left_bytes
