@@ -27,6 +27,7 @@ from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 from engine.config import EngineConfig, WeightsChoice
+from app.ui.wrapped_label import WrappedLabel
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class PlanView(QWidget):
         self.weights_words = QLabel(self)
         self.where = QLabel(self)
         self.bar = ShareBar(self)
-        self._legend: dict[str, tuple[Swatch, QLabel]] = {}
         self.leaving = WrappedLabel(parent=self)
+        self._legend: dict[str, tuple[Swatch, QLabel]] = {}
         self._build()
         self.context.valueChanged.connect(self._on_context_moved)
         self.weights.valueChanged.connect(self._on_changed)
