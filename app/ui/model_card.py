@@ -81,9 +81,9 @@ class ModelCard(QFrame):
         self.setProperty("role", "card")
         self.path: Path | None = None
         self.report: ModelReport | None = None
+        self._loaded: LoadedModel | None = None
         self._loading = False
         self._columns = _FACT_COLUMNS
-        self._loaded: LoadedModel | None = None
         self._lines: list[NoticeLine] = []
         self._build()
         self.load_button.clicked.connect(self._ask_to_load)
@@ -104,12 +104,12 @@ class ModelCard(QFrame):
             self._facts_layout.addItem(item, *divmod(place, self._columns))
         self._stretch_columns()
 
-    def show_inspecting(self, path: Path) -> None:
-        """The files are being looked at."""
     def set_loaded(self, loaded: LoadedModel | None) -> None:
         """The model that is there while this one is looked at; for the next report."""
         self._loaded = loaded
 
+    def show_inspecting(self, path: Path) -> None:
+        """The files are being looked at."""
         self._show_path(path)
         self._set_reason("Looking at the files…")
 

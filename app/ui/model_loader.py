@@ -141,9 +141,9 @@ class ModelLoader(QWidget):
         self.close_button.setVisible(state.phase is not ModelPhase.NONE)
         self._set_choices_enabled(state.phase is not ModelPhase.LOADING)
         self._dress_choice()
-
         if state.phase is ModelPhase.NONE and before.phase is ModelPhase.READY:
             self._look_again()  # there is more room
+
     def show_report(self, report: ModelReport) -> None:
         """Takes the answer to `inspect_requested`; one for another path has been overtaken."""
         if report.path != self.card.path or self._state.phase is ModelPhase.LOADING:

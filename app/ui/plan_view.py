@@ -26,8 +26,8 @@ from app.ui.share_bar import ShareBar, Swatch
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
-from engine.config import EngineConfig, WeightsChoice
 from app.ui.wrapped_label import WrappedLabel
+from engine.config import EngineConfig, WeightsChoice
 from engine.wording import format_tokens
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class PlanView(QWidget):
         self.context_words = QLabel(self)
         self.weights_words = QLabel(self)
         self.where = QLabel(self)
-        self.bar = ShareBar(self)
         self.leaving = WrappedLabel(parent=self)
+        self.bar = ShareBar(self)
         self._legend: dict[str, tuple[Swatch, QLabel]] = {}
         self._build()
         self.context.valueChanged.connect(self._on_context_moved)
@@ -168,8 +168,8 @@ class PlanView(QWidget):
             grid.addWidget(widget, row, 1)
             grid.addWidget(words, row, 2)
         set_role(self.where, "small")
-        column = QVBoxLayout(self)
         set_role(self.leaving, "small")
+        column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_S)
         column.addLayout(grid)
@@ -178,11 +178,6 @@ class PlanView(QWidget):
         column.addWidget(self.bar)
         column.addLayout(self._legend_of_kinds())
 
-        column.addWidget(self.leaving)
-
-    def _longest(self) -> int:
-        """Pixels of the longest words beside a slider."""
-        return self.fontMetrics().horizontalAdvance(f"{WEIGHTS['auto']}: as stored")
     def _legend_of_kinds(self) -> QGridLayout:
         """Each has its place, whatever a slider does to it."""
         grid = QGridLayout()
