@@ -7,20 +7,25 @@ from dataclasses import dataclass
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu
 
+from app.language import mark, tr
 from app.settings import Theme as ThemeChoice
 from app.ui.message_actions import MessageAction
 
 Key = QKeySequence.StandardKey
 _MESSAGE_ACTIONS = {  # with the message that has the focus, else the last one
-    MessageAction.EDIT: ("Edit the last message", "Ctrl+E"),
-    MessageAction.REGENERATE: ("Answer anew", "Ctrl+R"),
-    MessageAction.FORK: ("Branch into a new chat", "Ctrl+Shift+B"),
-    MessageAction.QUOTE: ("Quote in the message", "Ctrl+Shift+R"),
-    MessageAction.OLDER: ("Earlier version", "Alt+PgUp"),
-    MessageAction.NEWER: ("Later version", "Alt+PgDown"),
-    MessageAction.DELETE: ("Delete the last message…", ""),
+    MessageAction.EDIT: (mark("Edit the last message"), "Ctrl+E"),
+    MessageAction.REGENERATE: (mark("Answer anew"), "Ctrl+R"),
+    MessageAction.FORK: (mark("Branch into a new chat"), "Ctrl+Shift+B"),
+    MessageAction.QUOTE: (mark("Quote in the message"), "Ctrl+Shift+R"),
+    MessageAction.OLDER: (mark("Earlier version"), "Alt+PgUp"),
+    MessageAction.NEWER: (mark("Later version"), "Alt+PgDown"),
+    MessageAction.DELETE: (mark("Delete the last message…"), ""),
 }
-_THEME_NAMES = {ThemeChoice.SYSTEM: "As the system", ThemeChoice.LIGHT: "Light", ThemeChoice.DARK: "Dark"}
+_THEME_NAMES = {
+    ThemeChoice.SYSTEM: mark("As the system"),
+    ThemeChoice.LIGHT: mark("Light"),
+    ThemeChoice.DARK: mark("Dark"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,37 +74,37 @@ def build_actions(window: QMainWindow) -> WindowActions:
     group = QActionGroup(window)
     themes = {}
     for choice, name in _THEME_NAMES.items():
-        themes[choice] = QAction(name, group)
+        themes[choice] = QAction(tr(name), group)
         themes[choice].setCheckable(True)
     return WindowActions(
-        new_chat=action("New chat", Key.New),
-        open_folder=action("Open a model folder…", Key.Open),
-        open_file=action("Open a GGUF file…", "Ctrl+Shift+O"),
-        show_model=action("Model", "Ctrl+Shift+M"),
-        unload=action("Unload the model"),
-        rename=action("Rename conversation", "F2"),
+        new_chat=action(tr("New chat"), Key.New),
+        open_folder=action(tr("Open a model folder…"), Key.Open),
+        open_file=action(tr("Open a GGUF file…"), "Ctrl+Shift+O"),
+        show_model=action(tr("Model"), "Ctrl+Shift+M"),
+        unload=action(tr("Unload the model")),
+        rename=action(tr("Rename conversation"), "F2"),
         # No shortcut: Delete belongs to whatever has the focus, and the list handles it itself.
-        delete=action("Delete conversation"),
-        undo_delete=action("Bring deleted conversations back", "Ctrl+Shift+Z"),
-        search=action("Search all chats", Key.Find, "Ctrl+Shift+F"),
-        import_chats=action("Import conversations…"),
-        export_markdown=action("Export as Markdown…", "Ctrl+Shift+E"),
-        export_json=action("Export as JSON…"),
-        export_all=action("Export all conversations…"),
-        messages={one: action(name, keys) for one, (name, keys) in _MESSAGE_ACTIONS.items()},
-        copy_answer=action("Copy the last answer", "Ctrl+Shift+C"),
-        attach=action("Attach files…", "Ctrl+Shift+A"),
-        chat_settings=action("Instructions and sampling…", "Ctrl+Shift+P"),
-        settings=action("Settings…", "Ctrl+,"),
-        focus_message=action("Write a message", "Ctrl+L"),
-        toggle_live=action("Show what the engine keeps", "Ctrl+J"),
-        toggle_sidebar=action("Show conversations", "Ctrl+B"),
-        kept_states=action("Limits of what is kept…"),
-        past_notices=action("Past notices…", "Ctrl+Shift+N"),
-        show_menu=action("Menu", "F10"),
-        close=action("Close window", "Ctrl+W"),
-        quit=action("Quit", "Ctrl+Q"),
-        about=action("About Kestrel Chat"),
+        delete=action(tr("Delete conversation")),
+        undo_delete=action(tr("Bring deleted conversations back"), "Ctrl+Shift+Z"),
+        search=action(tr("Search all chats"), Key.Find, "Ctrl+Shift+F"),
+        import_chats=action(tr("Import conversations…")),
+        export_markdown=action(tr("Export as Markdown…"), "Ctrl+Shift+E"),
+        export_json=action(tr("Export as JSON…")),
+        export_all=action(tr("Export all conversations…")),
+        messages={one: action(tr(name), keys) for one, (name, keys) in _MESSAGE_ACTIONS.items()},
+        copy_answer=action(tr("Copy the last answer"), "Ctrl+Shift+C"),
+        attach=action(tr("Attach files…"), "Ctrl+Shift+A"),
+        chat_settings=action(tr("Instructions and sampling…"), "Ctrl+Shift+P"),
+        settings=action(tr("Settings…"), "Ctrl+,"),
+        focus_message=action(tr("Write a message"), "Ctrl+L"),
+        toggle_live=action(tr("Show what the engine keeps"), "Ctrl+J"),
+        toggle_sidebar=action(tr("Show conversations"), "Ctrl+B"),
+        kept_states=action(tr("Limits of what is kept…")),
+        past_notices=action(tr("Past notices…"), "Ctrl+Shift+N"),
+        show_menu=action(tr("Menu"), "F10"),
+        close=action(tr("Close window"), "Ctrl+W"),
+        quit=action(tr("Quit"), "Ctrl+Q"),
+        about=action(tr("About Kestrel Chat")),
         themes=themes,
     )
 
@@ -109,17 +114,17 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu = QMenu(window)
     menu.addActions([actions.new_chat, actions.search, actions.rename, actions.delete, actions.undo_delete])
     menu.addAction(actions.chat_settings)
-    files_menu = menu.addMenu("Import and export")
+    files_menu = menu.addMenu(tr("Import and export"))
     files_menu.addActions([actions.import_chats, actions.export_markdown, actions.export_json])
     files_menu.addAction(actions.export_all)
-    message_menu = menu.addMenu("Message")
+    message_menu = menu.addMenu(tr("Message"))
     message_menu.addActions([*actions.messages.values(), actions.copy_answer, actions.attach])
     menu.addSeparator()
     menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()
     menu.addActions([actions.toggle_sidebar, actions.toggle_live, actions.focus_message])
     menu.addActions([actions.past_notices, actions.kept_states, actions.settings])
-    theme_menu = menu.addMenu("Theme")
+    theme_menu = menu.addMenu(tr("Theme"))
     theme_menu.addActions(list(actions.themes.values()))
     menu.addSeparator()
     menu.addActions([actions.about, actions.quit])

@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QMessageBox, QPushButton, QWidget
 
+from app.language import tr
 from app.ui.style_sheet import set_role
 from engine.version import VERSION
 
@@ -53,12 +54,16 @@ def ask_to_open(
     address = url.toDisplayString(QUrl.ComponentFormattingOption.FullyEncoded)
     shown = address if len(address) <= _MAX_SHOWN_ADDRESS else address[:_MAX_SHOWN_ADDRESS] + "…"
     if url.scheme().lower() not in _WEB_SCHEMES or not url.host():
-        return tell(parent, "This link isn't opened.", f"Only web addresses are opened from a chat:\n{shown}")
+        return tell(
+            parent,
+            tr("This link isn't opened."),
+            tr("Only web addresses are opened from a chat:\n{address}", address=shown),
+        )
     return ask(
         parent,
-        f"Open {url.host()} in your browser?",
-        f"The model wrote this address; it may lead anywhere:\n{shown}",
-        accept="Open",
+        tr("Open {host} in your browser?", host=url.host()),
+        tr("The model wrote this address; it may lead anywhere:\n{address}", address=shown),
+        accept=tr("Open"),
         on_accept=lambda: open_url(url),
     )
 
@@ -66,9 +71,9 @@ def ask_to_open(
 def ask_to_delete_message(parent: QWidget, *, on_accept: Callable[[], None]) -> QMessageBox:
     return ask(
         parent,
-        "Delete this message?",
-        "It is removed from this computer, and so is everything that ever followed it in the conversation.",
-        accept="Delete",
+        tr("Delete this message?"),
+        tr("It is removed from this computer, and so is everything that ever followed it in the conversation."),
+        accept=tr("Delete"),
         on_accept=on_accept,
         destructive=True,
     )
@@ -77,8 +82,8 @@ def ask_to_delete_message(parent: QWidget, *, on_accept: Callable[[], None]) -> 
 def show_about(parent: QWidget) -> QMessageBox:
     return tell(
         parent,
-        f"Kestrel Chat {VERSION}",
-        "Chat with language models that run on your own computer. Nothing you write leaves it.",
+        tr("Kestrel Chat {version}", version=VERSION),
+        tr("Chat with language models that run on your own computer. Nothing you write leaves it."),
     )
 
 

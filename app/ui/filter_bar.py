@@ -12,6 +12,7 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeyEvent
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QMenu, QToolButton, QVBoxLayout, QWidget
 
+from app.language import tr
 from app.search_text import terms_of
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
@@ -32,16 +33,18 @@ class FilterBar(QWidget):
         self._tag = ""
         self._asked = ""
         self.field = QLineEdit(self)
-        self.field.setPlaceholderText("Search all chats")
-        self.field.setAccessibleName("Search all chats")
-        self.field.setToolTip('Search everything that was said (Ctrl+F). "Words in quotes" stay together.')
+        self.field.setPlaceholderText(tr("Search all chats"))
+        self.field.setAccessibleName(tr("Search all chats"))
+        self.field.setToolTip(
+            tr('Search everything that was said (Ctrl+F). "Words in quotes" stay together.')
+        )
         self.field.setClearButtonEnabled(True)
         self.field.setMaxLength(1_000)
         self._lens = QAction(self)
         self.field.addAction(self._lens, QLineEdit.ActionPosition.LeadingPosition)
         self.tag_button = QToolButton(self)
-        self.tag_button.setAccessibleName("List one tag")
-        self.tag_button.setToolTip("List only chats with a tag")
+        self.tag_button.setAccessibleName(tr("List one tag"))
+        self.tag_button.setToolTip(tr("List only chats with a tag"))
         self.tag_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.tag_button.setIconSize(QSize(18, 18))
         self.tag_menu = QMenu(self)
@@ -49,7 +52,7 @@ class FilterBar(QWidget):
         self.tag_button.hide()
         self.chip = PushButton(parent=self)
         self.chip.setProperty("role", "chip")
-        self.chip.setToolTip("List all chats again")
+        self.chip.setToolTip(tr("List all chats again"))
         self.chip.hide()
         row = QHBoxLayout()
         row.setSpacing(SPACE_XS)
@@ -80,12 +83,14 @@ class FilterBar(QWidget):
         self.tag_button.setVisible(bool(tags))
         self.chip.setVisible(bool(chosen))
         set_label(self.chip, f"#{chosen}")
-        self.chip.setAccessibleName(f"Only chats with the tag {chosen} are listed. List all again")
+        self.chip.setAccessibleName(
+            tr("Only chats with the tag {tag} are listed. List all again", tag=chosen)
+        )
         self.tag_menu.clear()
         group = QActionGroup(self.tag_menu)
         for name, words in {
-            "": "All chats",
-            **{tag: f"{tag}  ({count:,})" for tag, count in tags.items()},
+            "": tr("All chats"),
+            **{tag: tr("{tag}  ({count:,})", tag=tag, count=count) for tag, count in tags.items()},
         }.items():
             action = self.tag_menu.addAction(words.replace("&", "&&"))
             action.setCheckable(True)

@@ -10,6 +10,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from app.controller import ModelPhase, ModelState
+from app.language import tr
 from app.titles import one_line
 from app.ui.elided_label import ElidedLabel
 from app.ui.icons import icon
@@ -23,6 +24,7 @@ from app.ui.tooltips import plain_tooltip
 _CHIP_WIDTH = 380  # a longer name is shortened
 _CHIP_MIN_WIDTH = 150
 _HEIGHT = 48
+_NAME_PLACE = "\0"  # where the name of the model goes, in words whose order a language has its own way with
 
 
 class ModelChip(PushButton):
@@ -43,8 +45,8 @@ class ModelChip(PushButton):
         before, name, after, tooltip = self._words = _chip_words(state)
         self._fit_text()
         self.updateGeometry()
-        self.setAccessibleName(f"Model: {before}{name}{after}")
-        self.setToolTip(plain_tooltip(f"{tooltip} (Ctrl+Shift+M)"))
+        self.setAccessibleName(tr("Model: {state}", state=f"{before}{name}{after}"))
+        self.setToolTip(plain_tooltip(tr("{words} ({keys})", words=tooltip, keys="Ctrl+Shift+M")))
         self._dress()
 
     def set_quiet(self, quiet: bool) -> None:
@@ -93,16 +95,28 @@ class ModelChip(PushButton):
 def _chip_words(state: ModelState) -> tuple[str, str, str, str]:
     """What stands on the chip (words before the model's name, the name, words after it), and its tooltip."""
     if state.phase is ModelPhase.NONE:
-        return "Choose a model", "", "", "Choose a model to chat with"
+        return tr("Choose a model"), "", "", tr("Choose a model to chat with")
     if state.phase is ModelPhase.READY:
-        return "", one_line(state.name), "", f"{state.name} is ready; choose another model"
+        return "", one_line(state.name), "", tr("{name} is ready; choose another model", name=state.name)
     fraction = state.progress.fraction if state.progress is not None else None
-    percent = f" · {fraction:.0%}" if fraction is not None else " …"
-    tooltip = f"{progress_sentence(state.progress)}; show the progress"
-    if state.summary is not None:
-        tooltip = f"{state.summary.name} stays loaded until it is ready. {tooltip}"
+    if fraction is not None:
+        words = tr("Loading {name} · {fraction:.0%}", name=_NAME_PLACE, fraction=fraction)
+    else:
+        words = tr("Loading {name} …", name=_NAME_PLACE)
+    before, _, after = words.partition(_NAME_PLACE)
     name = shown_name(state.path) if state.path is not None else state.name
-    return "Loading ", one_line(name), percent, tooltip
+    return before, one_line(name), after, _loading_tooltip(state)
+
+
+def _loading_tooltip(state: ModelState) -> str:
+    progress = progress_sentence(state.progress)
+    if state.summary is None:
+        return tr("{progress}; show the progress", progress=progress)
+    return tr(
+        "{name} stays loaded until it is ready. {progress}; show the progress",
+        name=state.summary.name,
+        progress=progress,
+    )
 
 
 class Header(QWidget):
@@ -118,17 +132,17 @@ class Header(QWidget):
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setFixedHeight(max(_HEIGHT, self.fontMetrics().height() * 2 + SPACE_M))
         self.sidebar_button = QToolButton(self)
-        self.sidebar_button.setAccessibleName("Show or hide the conversations")
-        self.sidebar_button.setToolTip("Show or hide the conversations (Ctrl+B)")
+        self.sidebar_button.setAccessibleName(tr("Show or hide the conversations"))
+        self.sidebar_button.setToolTip(tr("Show or hide the conversations (Ctrl+B)"))
         self.title = ElidedLabel("", self)
         self.title.setProperty("role", "header-title")
         self.chip = ModelChip(self)
         self.live_button = QToolButton(self)
-        self.live_button.setAccessibleName("Show or hide what the engine keeps")
-        self.live_button.setToolTip("Show or hide what the engine keeps (Ctrl+J)")
+        self.live_button.setAccessibleName(tr("Show or hide what the engine keeps"))
+        self.live_button.setToolTip(tr("Show or hide what the engine keeps (Ctrl+J)"))
         self.menu_button = QToolButton(self)
-        self.menu_button.setAccessibleName("Menu")
-        self.menu_button.setToolTip("Menu (F10)")
+        self.menu_button.setAccessibleName(tr("Menu"))
+        self.menu_button.setToolTip(tr("Menu (F10)"))
         self.menu_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(SPACE_S, 0, SPACE_M, 0)

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QDialog, QMainWindow, QSplitter, QStackedWidget, Q
 
 from app.context_policy import ContextPolicy
 from app.controller import ChatController
+from app.language import tr
 from app.settings import Theme as ThemeChoice
 from app.transfer_session import ExportFormat
 from app.ui import dialogs
@@ -407,8 +408,8 @@ class MainWindow(QMainWindow):
 
     def _show_title(self) -> None:
         title = self.presenter.title
-        self.header.title.setText("Models" if self.showing_models else title or "New chat")
-        self.setWindowTitle(f"{title} — Kestrel Chat" if title else "Kestrel Chat")
+        self.header.title.setText(tr("Models") if self.showing_models else title or tr("New chat"))
+        self.setWindowTitle(tr("{title} — Kestrel Chat", title=title) if title else "Kestrel Chat")
 
     # Qt overrides
 

@@ -17,6 +17,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.document_view import DocumentView, reading_font
 from app.ui.markdown import TableRow
 from app.ui.prose_view import ProseInk, insert_spans
@@ -37,7 +38,7 @@ class TableView(DocumentView):
         super().__init__(parent)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
         self.setWordWrapMode(QTextOption.WrapMode.WordWrap)
-        self.setAccessibleName("Table")
+        self.setAccessibleName(tr("Table"))
 
     @property
     def is_empty(self) -> bool:

@@ -6,6 +6,7 @@ from PySide6.QtCore import QEvent, QTimer, Signal
 from PySide6.QtGui import QEnterEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QWidget
 
+from app.language import tr, tr_n
 from app.ui.elided_label import ElidedLabel
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
@@ -26,13 +27,13 @@ class UndoBar(QFrame):
         super().__init__(parent)
         self.setProperty("role", "card")
         self._words = ElidedLabel(parent=self)
-        self.undo_button = PushButton("Undo", self)
+        self.undo_button = PushButton(tr("Undo"), self)
         self.undo_button.setProperty("role", "quiet")
-        self.undo_button.setToolTip("Bring back what was deleted (Ctrl+Shift+Z)")
-        self.undo_button.setAccessibleName("Undo the deletion")
+        self.undo_button.setToolTip(tr("Bring back what was deleted (Ctrl+Shift+Z)"))
+        self.undo_button.setAccessibleName(tr("Undo the deletion"))
         self.close_button = QToolButton(self)
-        self.close_button.setToolTip("Delete for good")
-        self.close_button.setAccessibleName("Delete for good")
+        self.close_button.setToolTip(tr("Delete for good"))
+        self.close_button.setAccessibleName(tr("Delete for good"))
         row = QHBoxLayout(self)
         row.setContentsMargins(SPACE_M, SPACE_XS, SPACE_XS, SPACE_XS)
         row.setSpacing(SPACE_S)
@@ -51,7 +52,7 @@ class UndoBar(QFrame):
         """So many conversations; 0: nothing can be undone."""
         self.timer.stop()
         if count:
-            words = "Chat deleted" if count == 1 else f"{count:,} chats deleted"
+            words = tr_n("Chat deleted", "{count:,} chats deleted", count)
             self._words.setText(words)
             self.setAccessibleName(words)
             self.timer.start()
