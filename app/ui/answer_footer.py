@@ -8,19 +8,18 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from app.conversations import AnswerStats, Message, MessageStatus
+from app.language import tr, translated
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.message_actions import MessageActions
 from app.ui.reuse_words import reuse_sentences, reuse_words
 from app.ui.style_sheet import set_role
-from app.ui.text_format import format_speed
+from app.ui.text_format import format_speed, format_tokens
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, scaled_font
 from engine.generation import FinishReason
-from engine.wording import format_tokens
 
 _DOT = " · "
 _MARK = 13  # pixels
-_FALLBACK = "On the processor"
 _MAX_LINES_BESIDE = 2  # of the figures, beside the buttons; more stand below them, where there is more room
 
 
@@ -29,20 +28,20 @@ def ending(message: Message) -> str:
     writing.
     """
     if message.status is MessageStatus.STOPPED:
-        return "stopped by you"
+        return tr("stopped by you")
     if message.status is MessageStatus.INTERRUPTED:
-        return "interrupted: the program was closed"
+        return tr("interrupted: the program was closed")
     if message.status is MessageStatus.ELSEWHERE:
-        return "another window is writing this; open the chat again to see more"
+        return tr("another window is writing this; open the chat again to see more")
     if message.status is MessageStatus.FAILED:
         return _failure(message)
     reason = message.stats.finish_reason if message.stats is not None else ""
     if reason == FinishReason.END.value and not (message.text.strip() or message.thinking.strip()):
-        return "the model had nothing to say"
+        return tr("the model had nothing to say")
     return {
-        FinishReason.CONTEXT.value: "context full",
-        FinishReason.LENGTH.value: "length limit reached",
-        FinishReason.CANCELLED.value: "stopped by you",
+        FinishReason.CONTEXT.value: tr("context full"),
+        FinishReason.LENGTH.value: tr("length limit reached"),
+        FinishReason.CANCELLED.value: tr("stopped by you"),
     }.get(reason, "")
 
 
@@ -57,26 +56,28 @@ def figures(message: Message) -> str:
         format_tokens(stats.decode_tokens + 1) if wrote else "",
         format_speed(stats.decode_tokens, stats.decode_seconds),
         reuse_words(stats),
-        {"cpu": "CPU", "cuda": "Card"}.get(stats.device, stats.device),
+        {"cpu": tr("CPU"), "cuda": tr("Card")}.get(stats.device, stats.device),
     ]
     return _DOT.join(part for part in parts if part)
 
 
 def explanation(stats: AnswerStats) -> str:
     """The figures in whole sentences, for the tooltip."""
-    lines = [stats.fallback] if stats.fallback else []
+    lines = [translated(stats.fallback)] if stats.fallback else []
     lines += reuse_sentences(stats)
     if stats.prefill_seconds > 0:
-        lines.append(f"Reading the rest took {stats.prefill_seconds:.2f} s.")
+        lines.append(tr("Reading the rest took {seconds:.2f} s.", seconds=stats.prefill_seconds))
     if stats.decode_seconds > 0:
-        lines.append(f"Writing the answer took {stats.decode_seconds:.2f} s.")
+        lines.append(tr("Writing the answer took {seconds:.2f} s.", seconds=stats.decode_seconds))
     return "\n".join(lines)
 
 
 def _failure(message: Message) -> str:
     reason = message.stats.finish_reason if message.stats is not None else ""
     known = {item.value for item in FinishReason}
-    return f"failed: {reason}" if reason and reason not in known else "failed: the engine could not go on"
+    if not reason or reason in known:
+        return tr("failed: the engine could not go on")
+    return tr("failed: {reason}", reason=translated(reason))
 
 
 class FallbackMark(QWidget):
@@ -85,7 +86,7 @@ class FallbackMark(QWidget):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self._icon = IconLabel("warning", self, color="warning", size=_MARK)
-        words = QLabel(_FALLBACK, self)
+        words = QLabel(tr("On the processor"), self)
         set_role(words, "warning-small")
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
@@ -96,8 +97,9 @@ class FallbackMark(QWidget):
 
     def show_reason(self, reason: str) -> None:
         self.setVisible(bool(reason))
+        reason = translated(reason)
         self.setToolTip(reason)
-        self.setAccessibleName(f"{_FALLBACK}: {reason}")
+        self.setAccessibleName(tr("On the processor: {reason}", reason=reason))
 
 
 class AnswerFooter(QWidget):

@@ -11,12 +11,13 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.attachment_draft import DraftItem, DraftState
 from app.attachments import Fit
+from app.language import tr
 from app.ui.attachment_chip import AttachmentChip, RefusedFile
 from app.ui.flow_layout import FlowLayout
 from app.ui.style_sheet import set_role
+from app.ui.text_format import format_tokens
 from app.ui.theme import SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
-from engine.wording import format_tokens
 
 
 class AttachmentBar(QWidget):
@@ -95,11 +96,14 @@ def fit_words(fit: Fit) -> str:
     """What is wrong with a message that has no room, and what would help."""
     needed = format_tokens(fit.needed)
     if fit.room == 0:
-        return (
-            f"This message has {needed}, and the context is full."
-            " Begin a new chat, or load the model with a longer context."
+        return tr(
+            "This message has {needed}, and the context is full."
+            " Begin a new chat, or load the model with a longer context.",
+            needed=needed,
         )
-    return (
-        f"This message has {needed}, and the context has room for {fit.room:,}."
-        " Attach less, begin a new chat, or load the model with a longer context."
+    return tr(
+        "This message has {needed}, and the context has room for {room:,}."
+        " Attach less, begin a new chat, or load the model with a longer context.",
+        needed=needed,
+        room=fit.room,
     )

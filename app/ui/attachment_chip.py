@@ -8,14 +8,15 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QWidget
 
 from app.attachment_draft import DraftItem
 from app.attachments import Attachment
+from app.language import tr, tr_n, translated
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
+from app.ui.text_format import format_tokens
 from app.ui.theme import SPACE_S, SPACE_XS, current_theme
 from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
-from engine.wording import format_tokens
 
 _NAME_WIDTH = 220  # pixels; a longer name is shortened in the middle, where its ending stays
 _RADIUS = 8
@@ -32,7 +33,7 @@ class AttachmentChip(QWidget):
         self.name.setMaximumWidth(_NAME_WIDTH)
         self.details = QLabel(self)
         set_role(self.details, "small")
-        self.remove_button = _remove_button(f"Remove {item.name}", self)
+        self.remove_button = _remove_button(tr("Remove {name}", name=item.name), self)
         self.remove_button.clicked.connect(self.removed)
         row = QHBoxLayout(self)
         row.setContentsMargins(SPACE_S, SPACE_XS, SPACE_XS, SPACE_XS)
@@ -44,8 +45,9 @@ class AttachmentChip(QWidget):
         self.show_item(item)
 
     def show_item(self, item: DraftItem) -> None:
-        self.details.setText(_details(item))
-        self.setAccessibleName(f"{item.name}, {_details(item)}")
+        details = _details(item)
+        self.details.setText(details)
+        self.setAccessibleName(tr("{name}, {details}", name=item.name, details=details))
         self.setToolTip(_explanation(item))
         self.updateGeometry()
 
@@ -71,9 +73,9 @@ class RefusedFile(QWidget):
 
     def __init__(self, problem: Notice, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.words = WrappedLabel(f"{problem.message} {problem.hint}".strip(), self)
+        self.words = WrappedLabel(translated(f"{problem.message} {problem.hint}".strip()), self)
         set_role(self.words, "warning-small")
-        self.remove_button = _remove_button("Dismiss", self)
+        self.remove_button = _remove_button(tr("Dismiss"), self)
         self.remove_button.clicked.connect(self.removed)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
@@ -89,13 +91,13 @@ class RefusedFile(QWidget):
 def size_words(attachment: Attachment) -> str:
     """How much of it there is, in what a person counts it in."""
     if attachment.pages is not None:
-        return "1 page" if attachment.pages == 1 else f"{attachment.pages:,} pages"
-    return "1 line" if attachment.num_lines == 1 else f"{attachment.num_lines:,} lines"
+        return tr_n("{count:,} page", "{count:,} pages", attachment.pages)
+    return tr_n("{count:,} line", "{count:,} lines", attachment.num_lines)
 
 
 def _details(item: DraftItem) -> str:
     if item.attachment is None:
-        return "is being read…"
+        return tr("is being read…")
     if item.tokens is None:
         return size_words(item.attachment)
     return format_tokens(item.tokens)
@@ -103,17 +105,21 @@ def _details(item: DraftItem) -> str:
 
 def _explanation(item: DraftItem) -> str:
     if item.attachment is None:
-        return "This file is being read."
+        return tr("This file is being read.")
     size = size_words(item.attachment)
     if item.tokens is None:
-        return f"{size}. Its tokens are counted once a model is loaded."
-    return f"{size}, {format_tokens(item.tokens)} of the model's context. Its text goes with your message."
+        return tr("{size}. Its tokens are counted once a model is loaded.", size=size)
+    return tr(
+        "{size}, {tokens} of the model's context. Its text goes with your message.",
+        size=size,
+        tokens=format_tokens(item.tokens),
+    )
 
 
 def _remove_button(name: str, parent: QWidget) -> QToolButton:
     button = QToolButton(parent)
     button.setAccessibleName(name)
-    button.setToolTip("Remove")
+    button.setToolTip(tr("Remove"))
     button.setIconSize(QSize(12, 12))
     button.setIcon(icon("close", current_theme().text_muted))
     return button

@@ -12,6 +12,7 @@ from app.attachment_draft import DraftItem
 from app.attachments import Attachment, Fit, fit_of
 from app.controller import ChatController
 from app.conversations import Message
+from app.language import tr
 from app.ui.chat_pane import ChatPane
 from app.ui.status_line import StatusLine
 
@@ -43,7 +44,7 @@ class AttachmentPresenter(QObject):
 
     def choose(self) -> None:
         """Asks for files; answers stream on while the question stands open."""
-        dialog = QFileDialog(self._chat.window(), "Attach files")
+        dialog = QFileDialog(self._chat.window(), tr("Attach files"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(lambda names: self.attach([Path(name) for name in names]))
         dialog.finished.connect(dialog.deleteLater)

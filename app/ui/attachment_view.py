@@ -6,6 +6,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
 from app.attachments import Attachment
+from app.language import tr
 from app.ui.attachment_chip import size_words
 from app.ui.disclosure import DisclosureButton
 from app.ui.document_view import DocumentView
@@ -73,4 +74,5 @@ class AttachmentView(QWidget):
 def _shown(text: str) -> str:
     if len(text) <= MAX_SHOWN:
         return text
-    return f"{text[:MAX_SHOWN]}\n\n… The model has read {len(text) - MAX_SHOWN:,} more characters."
+    more = tr("… The model has read {count:,} more characters.", count=len(text) - MAX_SHOWN)
+    return f"{text[:MAX_SHOWN]}\n\n{more}"
