@@ -56,6 +56,7 @@ class WindowActions:
     kept_states: QAction
     past_notices: QAction
     show_menu: QAction
+    shortcuts: QAction
     close: QAction
     quit: QAction
     about: QAction
@@ -102,6 +103,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         kept_states=action(tr("Limits of what is kept…")),
         past_notices=action(tr("Past notices…"), "Ctrl+Shift+N"),
         show_menu=action(tr("Menu"), "F10"),
+        shortcuts=action(tr("Keyboard shortcuts…"), "Ctrl+/", "F1"),
         close=action(tr("Close window"), "Ctrl+W"),
         quit=action(tr("Quit"), "Ctrl+Q"),
         about=action(tr("About Kestrel Chat")),
@@ -127,5 +129,5 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     theme_menu = menu.addMenu(tr("Theme"))
     theme_menu.addActions(list(actions.themes.values()))
     menu.addSeparator()
-    menu.addActions([actions.about, actions.quit])
+    menu.addActions([actions.shortcuts, actions.about, actions.quit])
     return menu

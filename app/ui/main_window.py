@@ -40,6 +40,8 @@ from app.ui.notice_center import NoticeCenter
 from app.ui.notice_presenter import NoticePresenter
 from app.ui.settings_presenter import SettingsPresenter
 from app.ui.severity import Severity
+from app.ui.shortcut_list import all_shortcuts
+from app.ui.shortcut_sheet import ShortcutSheet
 from app.ui.side_panels import SidePanels
 from app.ui.status_line import StatusLine
 from app.ui.theme import theme_manager
@@ -276,6 +278,7 @@ class MainWindow(QMainWindow):
         actions.past_notices.triggered.connect(self.notices.open_list)
         actions.kept_states.triggered.connect(self._show_kept_states)
         actions.show_menu.triggered.connect(self.header.menu_button.showMenu)
+        actions.shortcuts.triggered.connect(self._show_shortcuts)
         actions.close.triggered.connect(self.close)
         actions.quit.triggered.connect(self.close)
         actions.about.triggered.connect(lambda: dialogs.show_about(self))
@@ -393,6 +396,9 @@ class MainWindow(QMainWindow):
         controller.slots_changed.connect(dialog.refresh)
         dialog.refresh()
         dialog.open()
+
+    def _show_shortcuts(self) -> None:
+        ShortcutSheet(all_shortcuts(self.actions_), self).open()
 
     def _ask_to_open(self, url: QUrl) -> None:
         dialogs.ask_to_open(self, url)
