@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QLabel, QToolButton, QVBoxLayout, QWidget
 
 from app.context_policy import first_read, left_out_of
 from app.conversations import Conversation, Message
+from app.language import tr
 from app.ui.composer import Composer
 from app.ui.empty_chat import EmptyChat
 from app.ui.icons import icon
@@ -60,8 +61,8 @@ class ChatPane(QWidget):
         self._hint.setWordWrap(True)
         self._hint.setMinimumWidth(1)  # a model's name may be one word that is wider than the window
         self.jump_button = QToolButton(self)
-        self.jump_button.setAccessibleName("Jump to the latest message")
-        self.jump_button.setToolTip("Jump to the latest message (Ctrl+End)")
+        self.jump_button.setAccessibleName(tr("Jump to the latest message"))
+        self.jump_button.setToolTip(tr("Jump to the latest message (Ctrl+End)"))
         self.jump_button.setFixedSize(_JUMP, _JUMP)
         self.jump_button.setIconSize(QSize(18, 18))
         self.jump_button.setCursor(Qt.CursorShape.PointingHandCursor)

@@ -13,6 +13,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Token
 from pygments.util import ClassNotFound
 
+from app.language import tr
 from app.ui.theme import Theme
 
 MAX_COLOURED = 50_000  # characters; beyond it the code stays plain, as reading it would take too long
@@ -90,7 +91,7 @@ def language_title(language: str) -> str:
     if lexer is not None:
         name = lexer.name
     elif name.lower() in _PLAIN:
-        name = "Text"
+        name = tr("Text")
     return f"{name} {rest}".strip()
 
 

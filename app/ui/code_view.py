@@ -10,6 +10,7 @@ from PySide6.QtCore import QRectF
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QTextBlockFormat, QTextCursor
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.code_colors import CodeColors
 from app.ui.code_highlight import MAX_COLOURED, language_title
 from app.ui.copy_button import CopyButton
@@ -42,8 +43,8 @@ class CodeView(QWidget):
         self._fresh = False  # there is code that has no colours yet
         self._title = ElidedLabel("", self)  # a model wrote it, so it may be of any length
         set_role(self._title, "small")
-        self._copy = CopyButton(lambda: self.text, "Copy code", self)
-        self._wrap = ShyButton("wrap", "Wrap long lines", self)
+        self._copy = CopyButton(lambda: self.text, tr("Copy code"), self)
+        self._wrap = ShyButton("wrap", tr("Wrap long lines"), self)
         self._wrap.setCheckable(True)
         self._wrap.toggled.connect(self._on_wrap_toggled)
         self._code = DocumentView(self, wraps=False)
@@ -134,13 +135,14 @@ class CodeView(QWidget):
         return _HEADER + height + SPACE_M
 
     def _on_wrap_toggled(self, wraps: bool) -> None:
-        self._wrap.set_name("Don't wrap long lines" if wraps else "Wrap long lines")
+        self._wrap.set_name(tr("Don't wrap long lines") if wraps else tr("Wrap long lines"))
         self._code.set_wraps(wraps)
 
     def _set_language(self, leaf: Code) -> None:
         self.place = leaf.place
-        self._title.setText(language_title(leaf.language) or "Code")
-        self._code.setAccessibleName(f"{self._title.text()} code" if leaf.language else "Code")
+        language = language_title(leaf.language)
+        self._title.setText(language or tr("Code"))
+        self._code.setAccessibleName(tr("{language} code", language=language) if language else tr("Code"))
         self._colors = CodeColors(self._code.document(), leaf.language)
 
     def _joined(self) -> str:

@@ -14,6 +14,7 @@ from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QTextCursor
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.attachment_draft import DraftItem, DraftState
+from app.language import mark, tr
 from app.ui.attachment_bar import AttachmentBar
 from app.ui.edit_strip import EditStrip
 from app.ui.icons import icon
@@ -23,8 +24,8 @@ from app.ui.theme import SPACE_S, SPACE_XS, current_theme, mixed
 
 _RADIUS = 16
 _BUTTON = 34  # pixels
-PLACEHOLDER = "Write a message"
-_SETTINGS_TIP = "Instructions and sampling of this chat (Ctrl+Shift+P)"
+PLACEHOLDER = mark("Write a message")
+_SETTINGS_TIP = mark("Instructions and sampling of this chat (Ctrl+Shift+P)")
 
 
 class Composer(QFrame):
@@ -52,15 +53,15 @@ class Composer(QFrame):
         self._draft = ""  # what stood here before
         self.strip = EditStrip(self)
         self.edit = MessageEdit(self)
-        self.edit.setPlaceholderText(PLACEHOLDER)
+        self.edit.setPlaceholderText(tr(PLACEHOLDER))
         self.chip = PasteChip(self)
         self.files = AttachmentBar(self)
         self._has_files = False  # that can be sent
         self._reading_files = False
         self.attach_button = _side_button(
-            "Attach files", "Attach text, code or PDF files (Ctrl+Shift+A)", self
+            tr("Attach files"), tr("Attach text, code or PDF files (Ctrl+Shift+A)"), self
         )
-        self.settings_button = _side_button("Instructions and sampling", _SETTINGS_TIP, self)
+        self.settings_button = _side_button(tr("Instructions and sampling"), tr(_SETTINGS_TIP), self)
         self._has_settings = False
         self.button = QToolButton(self)
         self.button.setFixedSize(_BUTTON, _BUTTON)
@@ -263,15 +264,15 @@ class Composer(QFrame):
     def _update_button(self) -> None:
         theme = current_theme()
         if self._answering:
-            name, tip, image, enabled = "Stop", "Stop the answer (Esc)", "stop", True
+            name, tip, image, enabled = tr("Stop"), tr("Stop the answer (Esc)"), "stop", True
         else:
             has_content = self._has_files or bool(self.chip.text) or not self.edit.is_blank
             enabled = self._ready and has_content and not self._reading_files and self._sent is None
-            name, tip, image = "Send", "Send (Enter). Shift+Enter begins a new line.", "send"
+            name, tip, image = tr("Send"), tr("Send (Enter). Shift+Enter begins a new line."), "send"
             if self._edited_id:
-                name, tip = "Send the edited message", "Send the edited message (Enter)"
+                name, tip = tr("Send the edited message"), tr("Send the edited message (Enter)")
             if self._reading_files:
-                tip = "A file is still being read"
+                tip = tr("A file is still being read")
         ink = theme.accent_text if enabled else theme.text_muted
         self.button.setEnabled(enabled)
         self.button.setIcon(icon(image, ink))
@@ -284,8 +285,11 @@ class Composer(QFrame):
         self.settings_button.setIcon(
             icon("settings", theme.accent if self._has_settings else theme.text_muted)
         )
-        chosen = "; something is chosen here" if self._has_settings else ""
-        self.settings_button.setAccessibleName(f"Instructions and sampling of this chat{chosen}")
+        self.settings_button.setAccessibleName(
+            tr("Instructions and sampling of this chat; something is chosen here")
+            if self._has_settings
+            else tr("Instructions and sampling of this chat")
+        )
 
     # Qt overrides
 

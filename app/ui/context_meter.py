@@ -9,17 +9,17 @@ from PySide6.QtGui import QAction, QActionGroup, QPainter, QPaintEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QToolButton, QWidget
 
 from app.context_policy import ContextPolicy
+from app.language import mark, tr
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
+from app.ui.text_format import format_tokens
 from app.ui.theme import SPACE_S, Theme, current_theme, theme_manager
-from engine.wording import format_tokens
 
 WARN_SHARE = 0.8
-_BUTTON = "When the context is full"
 _BAR = QSize(72, 5)  # pixels
 _POLICIES = {
-    ContextPolicy.STOP: "Stop, and say so",
-    ContextPolicy.DROP_OLDEST: "Go on without the oldest messages",
+    ContextPolicy.STOP: mark("Stop, and say so"),
+    ContextPolicy.DROP_OLDEST: mark("Go on without the oldest messages"),
 }
 
 
@@ -40,8 +40,12 @@ class ContextUse:
 
     @property
     def words(self) -> str:
-        text = f"Context {self.used:,} of {format_tokens(self.limit)}"
-        return f"{text}, {self.share:.0%} full" if self.is_near else text
+        limit = format_tokens(self.limit)
+        if not self.is_near:
+            return tr("Context {used:,} of {limit}", used=self.used, limit=limit)
+        return tr(
+            "Context {used:,} of {limit}, {share:.0%} full", used=self.used, limit=limit, share=self.share
+        )
 
 
 class ContextMeter(QWidget):
@@ -57,17 +61,17 @@ class ContextMeter(QWidget):
         set_role(self.words, "small")
         self.button = QToolButton(self)
         self.button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.button.setAccessibleName("What happens when the context is full")
+        self.button.setAccessibleName(tr("What happens when the context is full"))
         self.button.setProperty("role", "small")
         self.button.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow behind the words
         self.button.setIconSize(QSize(12, 12))
         self.menu = QMenu(self)
         self._group = QActionGroup(self)
         self._actions: dict[ContextPolicy, QAction] = {}
-        heading = self.menu.addAction("When the context is full:")
+        heading = self.menu.addAction(tr("When the context is full:"))
         heading.setEnabled(False)
         for policy, name in _POLICIES.items():
-            action = self._actions[policy] = self.menu.addAction(name)
+            action = self._actions[policy] = self.menu.addAction(tr(name))
             action.setCheckable(True)
             self._group.addAction(action)
             action.triggered.connect(lambda _=False, policy=policy: self.policy_chosen.emit(policy))
@@ -94,8 +98,9 @@ class ContextMeter(QWidget):
     def set_short(self, short: bool) -> None:
         """Leaves out what the button says; its arrow stays."""
         style = Qt.ToolButtonStyle
-        self.button.setText("" if short else _BUTTON)
-        self.button.setToolTip(_BUTTON if short else "")
+        words = tr("When the context is full")
+        self.button.setText("" if short else words)
+        self.button.setToolTip(words if short else "")
         self.button.setToolButtonStyle(style.ToolButtonIconOnly if short else style.ToolButtonTextBesideIcon)
 
     def set_use(self, used: int, limit: int) -> None:
@@ -117,14 +122,14 @@ class ContextMeter(QWidget):
     def _show_tooltip(self) -> None:
         policy = next((policy for policy, action in self._actions.items() if action.isChecked()), None)
         then = {
-            ContextPolicy.STOP: "When the context is full, the answer ends and says so.",
-            ContextPolicy.DROP_OLDEST: (
+            ContextPolicy.STOP: tr("When the context is full, the answer ends and says so."),
+            ContextPolicy.DROP_OLDEST: tr(
                 "When the context is full, the oldest messages are no longer read; they stay in the chat."
             ),
         }
-        lines = ["Question, answer and everything before them share the context.", then.get(policy, "")]
+        lines = [tr("Question, answer and everything before them share the context."), then.get(policy, "")]
         if self.use.is_near:
-            lines.insert(0, f"The context is {self.use.share:.0%} full.")
+            lines.insert(0, tr("The context is {share:.0%} full.", share=self.use.share))
         self.setToolTip("\n".join(line for line in lines if line))
 
     # Qt overrides

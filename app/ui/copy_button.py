@@ -8,6 +8,7 @@ from PySide6.QtCore import QTimer
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.icons import icon
 from app.ui.shy_button import ShyButton
 from app.ui.theme import current_theme
@@ -36,8 +37,8 @@ class CopyButton(ShyButton):
     def _copy(self) -> None:
         QGuiApplication.clipboard().setText(self._text())
         self.setIcon(icon("check", current_theme().success))
-        self.setToolTip("Copied")
-        self.setAccessibleDescription("Copied")
+        self.setToolTip(tr("Copied"))
+        self.setAccessibleDescription(tr("Copied"))
         self._timer.start()
 
     def _show_idle(self) -> None:

@@ -14,6 +14,7 @@ from PySide6.QtCore import QEvent, QMimeData, QObject, QRect, Qt, Signal
 from PySide6.QtGui import QColor, QDragEnterEvent, QDropEvent, QPainter, QPaintEvent, QPen, QWindow
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.icons import pixmap
 from app.ui.theme import RADIUS, SCALE_TITLE, SPACE_L, SPACE_S, current_theme, scaled_font
 
@@ -118,9 +119,9 @@ class DropTarget(QObject):
         event.accept()
         if isinstance(event, QDragEnterEvent):
             if self._for_message(paths):
-                self.overlay.cover("Drop to attach to your message", "attach")
+                self.overlay.cover(tr("Drop to attach to your message"), "attach")
             else:
-                self.overlay.cover("Drop to look at this model", "model")
+                self.overlay.cover(tr("Drop to look at this model"), "model")
         elif event.type() == QEvent.Type.Drop:
             self.overlay.hide()
             if self._for_message(paths):

@@ -11,6 +11,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QWidget
 
 from app.conversations import Message
+from app.language import mark, tr
 from app.ui.copy_button import CopyButton
 from app.ui.icons import icon
 from app.ui.shy_button import ShyButton
@@ -33,17 +34,18 @@ Kind = Literal["message", "answer"]
 _Offers = tuple[tuple[MessageAction, str, str, str], ...]
 _OFFERS: dict[Kind, _Offers] = {
     "message": (
-        (MessageAction.EDIT, "pencil", "Edit message", "Ctrl+E"),
-        (MessageAction.QUOTE, "quote", "Quote message", "Ctrl+Shift+R"),
-        (MessageAction.DELETE, "trash", "Delete message and what follows…", ""),
+        (MessageAction.EDIT, "pencil", mark("Edit message"), "Ctrl+E"),
+        (MessageAction.QUOTE, "quote", mark("Quote message"), "Ctrl+Shift+R"),
+        (MessageAction.DELETE, "trash", mark("Delete message and what follows…"), ""),
     ),
     "answer": (
-        (MessageAction.REGENERATE, "refresh", "Answer anew", "Ctrl+R"),
-        (MessageAction.FORK, "branch", "Branch into a new chat from here", "Ctrl+Shift+B"),
-        (MessageAction.QUOTE, "quote", "Quote answer", "Ctrl+Shift+R"),
-        (MessageAction.DELETE, "trash", "Delete answer and what follows…", ""),
+        (MessageAction.REGENERATE, "refresh", mark("Answer anew"), "Ctrl+R"),
+        (MessageAction.FORK, "branch", mark("Branch into a new chat from here"), "Ctrl+Shift+B"),
+        (MessageAction.QUOTE, "quote", mark("Quote answer"), "Ctrl+Shift+R"),
+        (MessageAction.DELETE, "trash", mark("Delete answer and what follows…"), ""),
     ),
 }
+_COPIES: dict[Kind, str] = {"message": mark("Copy message"), "answer": mark("Copy answer as Markdown")}
 _ALWAYS = (MessageAction.QUOTE,)  # also while an answer is being written
 
 
@@ -63,10 +65,9 @@ class MessageActions(QWidget):
         self.pager = VersionPager(kind, self)
         self.buttons: dict[MessageAction, ShyButton] = {}
         for action, image, name, keys in _OFFERS[kind]:
-            self.buttons[action] = ShyButton(image, name, self, shy=True, keys=keys)
+            self.buttons[action] = ShyButton(image, tr(name), self, shy=True, keys=keys)
             self.buttons[action].clicked.connect(lambda _=False, action=action: self.asked.emit(action))
-        copy = "Copy answer as Markdown" if kind == "answer" else "Copy message"
-        self.copy = CopyButton(text, copy, self, shy=shy_copy)
+        self.copy = CopyButton(text, tr(_COPIES[kind]), self, shy=shy_copy)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
@@ -110,22 +111,21 @@ class MessageActions(QWidget):
     def fill_menu(self, menu: QMenu) -> None:
         """Adds everything that can be done with the message."""
         color = current_theme().text_muted
-        name = "Copy answer as Markdown" if self._kind == "answer" else "Copy message"
-        copy = menu.addAction(icon("copy", color), name)
+        copy = menu.addAction(icon("copy", color), tr(_COPIES[self._kind]))
         copy.triggered.connect(lambda: QGuiApplication.clipboard().setText(self._text()))
         menu.addSeparator()
         for action, image, name, keys in _OFFERS[self._kind]:
             if action is MessageAction.DELETE:
                 menu.addSeparator()
-            entry = menu.addAction(icon(image, color), f"{name}\t{keys}" if keys else name)
+            entry = menu.addAction(icon(image, color), f"{tr(name)}\t{keys}" if keys else tr(name))
             entry.setEnabled(self.offers(action))
             entry.triggered.connect(lambda _=False, action=action: self.asked.emit(action))
         version, versions = self._versions
         if versions > 1:
             menu.addSeparator()
             for delta, name, keys in (
-                (-1, "Earlier version", "Alt+PgUp"),
-                (1, "Later version", "Alt+PgDown"),
+                (-1, tr("Earlier version"), "Alt+PgUp"),
+                (1, tr("Later version"), "Alt+PgDown"),
             ):
                 entry = menu.addAction(f"{name}\t{keys}")
                 entry.setEnabled(1 <= version + delta <= versions)

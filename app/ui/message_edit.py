@@ -16,6 +16,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QSizePolicy, QWidget
 
+from app.language import tr
 from app.ui.document_view import reading_font
 from app.ui.theme import current_theme
 
@@ -45,8 +46,8 @@ class MessageEdit(QPlainTextEdit):
         self._committed_at: float | None = None  # until a key is let go
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setTabChangesFocus(True)
-        self.setAccessibleName("Message")
-        self.setAccessibleDescription("Enter sends, Shift+Enter begins a new line")
+        self.setAccessibleName(tr("Message"))
+        self.setAccessibleDescription(tr("Enter sends, Shift+Enter begins a new line"))
         self.setToolTip("")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

@@ -28,9 +28,7 @@ def reuse_sentences(stats: AnswerStats) -> list[str]:
     sentences = [tr("The conversation so far was {prompt}.", prompt=prompt)]
     if stats.reused_tokens:
         sentences.append(
-            tr(
-                "{count:,} of them were still in memory and not computed again.", count=stats.reused_tokens
-            )
+            tr("{count:,} of them were still in memory and not computed again.", count=stats.reused_tokens)
         )
     if reason := _long_reason(stats):
         sentences.append(reason)
