@@ -13,6 +13,7 @@ from app.attachments import Attachment, attachments_as_json, attachments_from_js
 from app.chat_settings import ChatSettings
 from app.conversation_marks import sorted_tags, tag_name
 from app.conversation_records import MessageStatus, storable
+from app.language import tr
 from app.record_times import microseconds_of, now_us, time_from
 from app.titles import MAX_TITLE_LENGTH, UNTITLED, one_line, title_from
 
@@ -71,7 +72,7 @@ def insert_archived(connection: sqlite3.Connection, conversation: ArchivedConver
         " (SELECT ifnull(max(activity), 0) FROM conversations WHERE updated_us <= ?))",
         (
             conversation_id,
-            title or _first_title(conversation) or UNTITLED,
+            title or _first_title(conversation) or tr(UNTITLED),
             int(bool(title)),
             storable(str(conversation.model_path)) if conversation.model_path else None,
             created,

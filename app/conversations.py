@@ -38,6 +38,7 @@ from app.conversation_records import (
     Role,
     storable,
 )
+from app.language import tr
 from app.message_tree import MessageTree
 from app.record_times import now_us, time_from
 from app.titles import MAX_TITLE_LENGTH, UNTITLED, branch_title, one_line, title_from
@@ -349,7 +350,7 @@ class ConversationStore:
             " VALUES (?, ?, ?, ?, ?, ?, (SELECT ifnull(max(activity), 0) + 1 FROM conversations))",
             (
                 conversation_id,
-                title or UNTITLED,
+                title or tr(UNTITLED),
                 int(bool(title)),
                 storable(str(model_path)) if model_path else None,
                 now,

@@ -7,12 +7,14 @@ import unicodedata
 from collections.abc import Collection
 from itertools import count
 
-UNTITLED = "New chat"
+from app.language import mark, tr
+
+UNTITLED = mark("New chat")
 MAX_TITLE_LENGTH = 200  # characters; for names that a person types
 _AUTOMATIC_LENGTH = 60
 _MAX_READ = 1_000  # characters of a line; one may be as long as a book
 _MARKS = re.compile(r"^(?:(?:#{1,6}|>|[-*+]|\d{1,3}[.)])(?:\s+|$))+|^(?:```|~~~).*$")
-_BRANCH = re.compile(r" \(branch(?: \d+)?\)$")
+_BRANCH = re.compile(r" \(branch(?: \d+)?\)$|（分支(?: ?\d+)?）$")  # in every language of the window
 _BREAKS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, half surrogates, line and paragraph separators
 _UNSEEN = {"Cf", "Mn", "Zs"}  # joiners and the like, marks with nothing to stand on, spaces
 _BLANKS = set("\u115f\u1160\u2800\u3164\uffa0")  # letters by their category, and yet empty
@@ -49,11 +51,18 @@ def title_from(message: str) -> str:
 
 
 def branch_title(title: str, *, taken: Collection[str]) -> str:
-    """The name of a conversation that goes its own way from another: "… (branch)", then "… (branch 2)"."""
+    """The name of a conversation that goes its own way from another: "… (branch)", then "… (branch 2)", in
+    the language of the window. It is kept, and doesn't change with the language.
+    """
     stem = _BRANCH.sub("", title)
     for number in count(1):
-        ending = " (branch)" if number == 1 else f" (branch {number})"
-        name = stem[: MAX_TITLE_LENGTH - len(ending)] + ending
+        name = _branch(stem[: MAX_TITLE_LENGTH - len(_branch("", number))], number)
         if name not in taken:
             return name
     raise AssertionError("there is always a number left")
+
+
+def _branch(stem: str, number: int) -> str:
+    if number == 1:
+        return tr("{title} (branch)", title=stem)
+    return tr("{title} (branch {number})", title=stem, number=number)

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.language import tr
 from app.titles import MAX_TITLE_LENGTH
 from app.ui.conversation_model import (
     ANSWERING_ROLE,
@@ -135,7 +136,7 @@ class ConversationDelegate(QStyledItemDelegate):
 
     def createEditor(self, parent: QWidget, _option: QStyleOptionViewItem, _index: Index) -> QWidget:
         editor = QLineEdit(parent)
-        editor.setAccessibleName("Title of the conversation")
+        editor.setAccessibleName(tr("Title of the conversation"))
         editor.setMaxLength(MAX_TITLE_LENGTH)
         editor.setProperty("role", "inline")
         return editor

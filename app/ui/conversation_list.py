@@ -33,6 +33,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.conversations import ConversationSummary
+from app.language import tr
 from app.search import SearchResult
 from app.ui.conversation_delegate import ConversationDelegate
 from app.ui.conversation_menu import ConversationActions, conversation_menu
@@ -143,12 +144,12 @@ class ConversationList(QWidget):
             self.actions_.delete_requested.emit([summary.id for summary in chosen])
 
     def _build(self) -> None:
-        self.setAccessibleName("Conversations")
+        self.setAccessibleName(tr("Conversations"))
         self.new_button = PushButton(parent=self)
-        set_label(self.new_button, "New chat")
-        self.new_button.setAccessibleName("New chat")
+        set_label(self.new_button, tr("New chat"))
+        self.new_button.setAccessibleName(tr("New chat"))
         keys = QKeySequence(QKeySequence.StandardKey.New).toString(QKeySequence.SequenceFormat.NativeText)
-        self.new_button.setToolTip(f"Start a new chat ({keys})")
+        self.new_button.setToolTip(tr("Start a new chat ({keys})", keys=keys))
         self.filter_bar = FilterBar(self)
         self.results = SearchResults(self)
         self.undo_bar = UndoBar(self)
@@ -162,7 +163,7 @@ class ConversationList(QWidget):
         self.view.setModel(self.model)
         self.delegate = ConversationDelegate(self.view)
         self.view.setItemDelegate(self.delegate)
-        self.view.setAccessibleName("List of conversations")
+        self.view.setAccessibleName(tr("List of conversations"))
         self.view.setFrameShape(QFrame.Shape.NoFrame)
         self.view.setMouseTracking(True)
         self.view.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -171,7 +172,7 @@ class ConversationList(QWidget):
             QAbstractItemView.EditTrigger.DoubleClicked | QAbstractItemView.EditTrigger.EditKeyPressed
         )
         self.view.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
-        self._empty = QLabel("Your conversations will be listed here.", self)
+        self._empty = QLabel(tr("Your conversations will be listed here."), self)
         self._empty.setProperty("role", "small")
         self._empty.setWordWrap(True)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignTop)
@@ -238,7 +239,7 @@ class ConversationList(QWidget):
             self.results.show_result(None)
             self._found_words.setText("")
         elif not self.results.isVisible():
-            self._found_words.setText("Searching…")
+            self._found_words.setText(tr("Searching…"))
         self._show_page()
         self.search_changed.emit(query)
 

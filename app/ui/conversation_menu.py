@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QInputDialog, QLineEdit, QMenu, QWidget
 
 from app.conversation_marks import MAX_TAG_LENGTH, tag_name
 from app.conversations import ConversationSummary
+from app.language import tr, tr_n
 from app.transfer_session import ExportFormat
 from app.ui.icons import icon
 from app.ui.theme import current_theme
@@ -40,21 +41,21 @@ def conversation_menu(
     menu = QMenu(parent)
     menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     if len(chosen) == 1:
-        opened = menu.addAction(icon("chat", theme.text_muted), "Open")
+        opened = menu.addAction(icon("chat", theme.text_muted), tr("Open"))
         opened.triggered.connect(lambda: actions.open_requested.emit(ids[0]))
-        rename = menu.addAction(icon("pencil", theme.text_muted), "Rename\tF2")
+        rename = menu.addAction(icon("pencil", theme.text_muted), f"{tr('Rename')}\tF2")
         rename.triggered.connect(actions.rename_requested)
     pins = not all(one.pinned for one in chosen)
-    pin = menu.addAction(icon("pin", theme.text_muted), "Pin to the top" if pins else "Unpin")
+    pin = menu.addAction(icon("pin", theme.text_muted), tr("Pin to the top") if pins else tr("Unpin"))
     pin.triggered.connect(lambda: actions.pin_requested.emit(ids, pins))
     menu.addMenu(_tag_menu(menu, actions, chosen, tags))
-    export = menu.addMenu(icon("export", theme.text_muted), "Export")
-    for form, name in ((ExportFormat.MARKDOWN, "As Markdown…"), (ExportFormat.JSON, "As JSON…")):
+    export = menu.addMenu(icon("export", theme.text_muted), tr("Export"))
+    for form, name in ((ExportFormat.MARKDOWN, tr("As Markdown…")), (ExportFormat.JSON, tr("As JSON…"))):
         export.addAction(name).triggered.connect(
             lambda _checked=False, form=form: actions.export_requested.emit(ids, form)
         )
     menu.addSeparator()
-    words = "Delete" if len(chosen) == 1 else f"Delete {len(chosen):,} conversations"
+    words = tr_n("Delete", "Delete {count:,} conversations", len(chosen))
     delete = menu.addAction(icon("trash", theme.danger), f"{words}\tDel")
     delete.triggered.connect(lambda: actions.delete_requested.emit(ids))
     return menu
@@ -64,7 +65,7 @@ def _tag_menu(
     parent: QMenu, actions: ConversationActions, chosen: Sequence[ConversationSummary], tags: Collection[str]
 ) -> QMenu:
     ids = [one.id for one in chosen]
-    menu = QMenu("Tags", parent)
+    menu = QMenu(tr("Tags"), parent)
     menu.setIcon(icon("tag", current_theme().text_muted))
     for tag in tags:
         action = menu.addAction(tag.replace("&", "&&"))
@@ -73,7 +74,7 @@ def _tag_menu(
         action.triggered.connect(lambda on, tag=tag: actions.tag_requested.emit(ids, tag, on))
     if tags:
         menu.addSeparator()
-    menu.addAction("New tag…").triggered.connect(
+    menu.addAction(tr("New tag…")).triggered.connect(
         lambda: ask_for_tag(parent.parentWidget(), lambda name: actions.tag_requested.emit(ids, name, True))
     )
     return menu
@@ -83,14 +84,14 @@ def ask_for_tag(parent: QWidget | None, then: Callable[[str], None]) -> QInputDi
     """Asks for the name of a tag, without blocking."""
     dialog = QInputDialog(parent)
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    dialog.setWindowTitle("New tag")
-    dialog.setLabelText("Name of the tag")
-    dialog.setOkButtonText("Add")
+    dialog.setWindowTitle(tr("New tag"))
+    dialog.setLabelText(tr("Name of the tag"))
+    dialog.setOkButtonText(tr("Add"))
     dialog.resize(_TAG_DIALOG_WIDTH, dialog.sizeHint().height())
     field = dialog.findChild(QLineEdit)
     if field is not None:
         field.setMaxLength(MAX_TAG_LENGTH)
-        field.setAccessibleName("Name of the tag")
+        field.setAccessibleName(tr("Name of the tag"))
     dialog.textValueSelected.connect(lambda text: then(tag_name(text)) if tag_name(text) else None)
     dialog.open()
     return dialog

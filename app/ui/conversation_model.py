@@ -13,11 +13,12 @@ from typing import Any
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, Qt, Signal
 
 from app.conversations import ConversationSummary
+from app.language import mark, tr
 from app.titles import UNTITLED, one_line
-from app.ui.text_format import day_group
+from app.ui.text_format import day_group, listed
 from app.ui.tooltips import plain_tooltip
 
-Row = str | ConversationSummary  # a heading, or a conversation
+Row = str | ConversationSummary  # a heading in English, or a conversation
 Index = QModelIndex | QPersistentModelIndex
 
 SUMMARY_ROLE = Qt.ItemDataRole.UserRole + 1  # ConversationSummary, None for a heading
@@ -25,12 +26,12 @@ ANSWERING_ROLE = Qt.ItemDataRole.UserRole + 2  # bool: an answer is being writte
 WAITING_ROLE = Qt.ItemDataRole.UserRole + 3  # bool: an answer waits for its turn in it
 UNREAD_ROLE = Qt.ItemDataRole.UserRole + 4  # bool: an answer has ended in it that nobody has seen
 TAGS_ROLE = Qt.ItemDataRole.UserRole + 5  # str: its tags on one line, "" for none
-PINNED = "Pinned"
+PINNED = mark("Pinned")
 
 
 def shown_title(summary: ConversationSummary) -> str:
     """The title on one line; one that is empty gets a name."""
-    return one_line(summary.title) or UNTITLED
+    return one_line(summary.title) or tr(UNTITLED)
 
 
 class ConversationModel(QAbstractListModel):
@@ -144,7 +145,7 @@ class ConversationModel(QAbstractListModel):
         content = self._rows[index.row()]
         if isinstance(content, str):
             wanted = (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole)
-            return content if role in wanted else None
+            return tr(content) if role in wanted else None
         return self._conversation_data(content, role)
 
     def _conversation_data(self, summary: ConversationSummary, role: int) -> Any:
@@ -158,7 +159,7 @@ class ConversationModel(QAbstractListModel):
                     lines.append(_tag_line(summary))
                 return plain_tooltip("\n".join(lines))
             case Qt.ItemDataRole.AccessibleTextRole:
-                return ", ".join([shown_title(summary), *self._states(summary)])
+                return listed([shown_title(summary), *self._states(summary)])
         if role == SUMMARY_ROLE:
             return summary
         if role == ANSWERING_ROLE:
@@ -173,14 +174,14 @@ class ConversationModel(QAbstractListModel):
 
     def _states(self, summary: ConversationSummary) -> list[str]:
         """For screen readers."""
-        states = {
-            "pinned": summary.pinned,
-            "answer is being written": summary.id == self._answering,
-            "answer waits for its turn": summary.id in self._waiting,
-            "new answer": summary.unread,
-            f"tags {', '.join(summary.tags)}": bool(summary.tags),
-        }
-        return [words for words, holds in states.items() if holds]
+        states = (
+            (tr("pinned"), summary.pinned),
+            (tr("answer is being written"), summary.id == self._answering),
+            (tr("answer waits for its turn"), summary.id in self._waiting),
+            (tr("new answer"), summary.unread),
+            (tr("tags {tags}", tags=listed(summary.tags)), bool(summary.tags)),
+        )
+        return [words for words, holds in states if holds]
 
     def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
         summary = self.summary_at(index)

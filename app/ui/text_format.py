@@ -6,6 +6,7 @@ Sizes are decimal (1 GB = 10^9 bytes), as model pages and most file managers giv
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import date
 from decimal import Decimal
 
@@ -30,23 +31,37 @@ def parse_bytes(text: str, *, zero: str) -> int:
     """ "2.5" -> 2_500_000_000, as are "2,5" and "2.5 GB"; "500 MB" -> 500_000_000. Raises ValueError with a
     sentence that says what is wrong and what to write.
 
-    zero: what a 0 does, as in "to keep nothing"; "" where it isn't a size to be chosen.
+    zero: what a 0 does, as in "to keep nothing", in the language that is set; "" where it isn't a size to be
+    chosen.
     """
     found = _SIZE.fullmatch(" ".join(text.split()))
+    text = text.strip()
+    if found is None and zero:
+        raise ValueError(
+            tr("“{text}” is no size. Write gigabytes, such as 2.5, or 0 to {zero}.", text=text, zero=zero)
+        )
     if found is None:
-        otherwise = f", or 0 to {zero}" if zero else ""
-        raise ValueError(f"“{text.strip()}” is no size. Write gigabytes, such as 2.5{otherwise}.")
+        raise ValueError(tr("“{text}” is no size. Write gigabytes, such as 2.5.", text=text))
     number = found["number"]
     if _AMBIGUOUS.fullmatch(number):
-        either = f"{number.replace(',', '')} or {number.replace(',', '.')}"
-        raise ValueError(f"“{text.strip()}” can be read in two ways. Write {either}.")
+        whole, fraction = number.replace(",", ""), number.replace(",", ".")
+        raise ValueError(
+            tr(
+                "“{text}” can be read in two ways. Write {whole} or {fraction}.",
+                text=text,
+                whole=whole,
+                fraction=fraction,
+            )
+        )
+    if found["sign"] and zero:
+        raise ValueError(tr("“{text}” is below 0. Write 0 to {zero}.", text=text, zero=zero))
     if found["sign"]:
-        raise ValueError(f"“{text.strip()}” is below 0. Write {f'0 to {zero}' if zero else 'a size'}.")
+        raise ValueError(tr("“{text}” is below 0. Write a size.", text=text))
     count = Decimal(number.replace(",", ".")) * _UNITS[(found["unit"] or "GB").upper()]
     if count > MAX_BYTES:
-        raise ValueError(f"“{text.strip()}” is more than any computer has. Write a smaller number.")
+        raise ValueError(tr("“{text}” is more than any computer has. Write a smaller number.", text=text))
     if not count and not zero:
-        raise ValueError(f"“{text.strip()}” is nothing at all. Write gigabytes, such as 2.5.")
+        raise ValueError(tr("“{text}” is nothing at all. Write gigabytes, such as 2.5.", text=text))
     return int(count)
 
 
@@ -83,6 +98,11 @@ def format_duration(seconds: float) -> str:
         tr("{number}\u202fs", number=rest) if rest and not hours else "",
     ]
     return " ".join(part for part in parts if part)
+
+
+def listed(parts: Iterable[str]) -> str:
+    """One behind the other, as a sentence has them."""
+    return tr(", ").join(parts)
 
 
 def day_group(day: date, today: date) -> str:
