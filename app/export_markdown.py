@@ -1,4 +1,6 @@
-"""Conversations as Markdown, as they are shown, in the language of the window: to be read, pasted or printed."""
+"""Conversations as Markdown, as they are shown: to be read, pasted or printed. Headings are in the language of
+the window.
+"""
 
 from __future__ import annotations
 

@@ -127,11 +127,14 @@ def _as_list(values: Iterator[str]) -> Iterator[str]:
 
 
 def _exported(count: int, target: Path) -> Notice:
-    what = "The conversation is" if count == 1 else f"{count:,} conversations are"
-    return Notice("conversations-exported", f"{what} in {target}.")
+    message = f"The conversation is in {target}." if count == 1 else f"{count:,} conversations are in {target}."
+    return Notice("conversations-exported", message)
 
 
 def _imported(count: int, path: Path) -> Notice:
-    what = "One conversation was" if count == 1 else f"{count:,} conversations were"
+    if count == 1:
+        message = f"One conversation was imported from {path.name}."
+    else:
+        message = f"{count:,} conversations were imported from {path.name}."
     hint = "Conversations stand where their dates put them in the list."
-    return Notice("conversations-imported", f"{what} imported from {path.name}.", hint)
+    return Notice("conversations-imported", message, hint)

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QFileDialog
 from app.attachment_draft import DraftItem
 from app.controller import ChatController
 from app.conversations import Conversation
+from app.language import mark, tr
 from app.search_text import terms_of
 from app.transfer_session import ExportFormat
 from app.trash_session import Deletion
@@ -22,8 +23,8 @@ from app.ui.conversation_list import ConversationList
 from app.ui.conversation_model import shown_title
 
 _SUFFIXES = {ExportFormat.MARKDOWN: ".md", ExportFormat.JSON: ".json"}
-_KINDS = {ExportFormat.MARKDOWN: "Markdown (*.md)", ExportFormat.JSON: "JSON (*.json)"}
-_IMPORTS = "Conversations (*.json *.zip);;All files (*)"
+_KINDS = {ExportFormat.MARKDOWN: mark("Markdown (*.md)"), ExportFormat.JSON: mark("JSON (*.json)")}
+_IMPORTS = mark("Conversations (*.json *.zip);;All files (*)")
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]+')  # of files, on one system or another
 _MAX_NAME = 80  # characters
 
@@ -57,7 +58,8 @@ class ConversationPresenter(QObject):
         """Asks where to."""
         if not conversation_ids:
             return
-        dialog = QFileDialog(self._chat.window(), "Export conversations", str(Path.home()), _KINDS[form])
+        window, home = self._chat.window(), str(Path.home())
+        dialog = QFileDialog(window, tr("Export conversations"), home, tr(_KINDS[form]))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix(_SUFFIXES[form])
         dialog.selectFile(self._file_name(conversation_ids) + _SUFFIXES[form])
@@ -70,7 +72,8 @@ class ConversationPresenter(QObject):
         self.export([summary.id for summary in self._list.model.summaries], form)
 
     def choose_imports(self) -> None:
-        dialog = QFileDialog(self._chat.window(), "Import conversations", str(Path.home()), _IMPORTS)
+        window, home = self._chat.window(), str(Path.home())
+        dialog = QFileDialog(window, tr("Import conversations"), home, tr(_IMPORTS))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
         dialog.filesSelected.connect(
             lambda names: self._controller.transfer.import_files([Path(name) for name in names])
@@ -129,9 +132,9 @@ class ConversationPresenter(QObject):
 
     def _file_name(self, conversation_ids: Sequence[str]) -> str:
         if len(conversation_ids) > 1:
-            return "Conversations"
+            return tr("Conversations")
         titles = [shown_title(one) for one in self._list.model.summaries if one.id in conversation_ids]
-        return _NOT_IN_NAMES.sub(" ", titles[0] if titles else "").strip(" .")[:_MAX_NAME] or "Conversation"
+        return _NOT_IN_NAMES.sub(" ", titles[0] if titles else "").strip(" .")[:_MAX_NAME] or tr("Conversation")
 
     def _open(self, dialog: QFileDialog) -> None:
         """Without blocking: answers stream on while the question stands open."""

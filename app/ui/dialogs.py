@@ -73,7 +73,8 @@ def ask_to_delete_message(parent: QWidget, *, on_accept: Callable[[], None]) -> 
         parent,
         tr("Delete this message?"),
         tr(
-            "It is removed from this computer, and so is everything that ever followed it in the conversation."
+            "It is removed from this computer, and so is everything that ever followed it in the "
+            "conversation."
         ),
         accept=tr("Delete"),
         on_accept=on_accept,

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import KeptStates
+from app.language import mark, tr
 from app.settings import Settings
 from app.ui import dialogs
 from app.ui.elided_label import ElidedLabel
@@ -30,11 +31,11 @@ from app.ui.wrapped_label import WrappedLabel
 
 _WIDTH = 480
 _FIELD_WIDTH = 120
-_EXPLANATION = (
+_EXPLANATION = mark(
     "What the model has read of a chat is kept, so that it need not be read again when the chat goes on, not "
     "even after the next start. This only saves time: messages are kept in any case."
 )
-_HINT = "0 keeps nothing. An empty field lets Kestrel choose."
+_HINT = mark("0 keeps nothing. An empty field lets Kestrel choose.")
 
 
 class KeptStatesDialog(QDialog):
@@ -46,7 +47,7 @@ class KeptStatesDialog(QDialog):
 
     def __init__(self, settings: Settings, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setWindowTitle("What is kept of conversations")
+        self.setWindowTitle(tr("What is kept of conversations"))
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._build()
         self.memory.setText(_shown(settings.state_ram_bytes))
@@ -57,8 +58,10 @@ class KeptStatesDialog(QDialog):
         """What was measured."""
         self.memory.setPlaceholderText(_gigabytes(kept.default_ram_bytes))
         self.disk.setPlaceholderText(_gigabytes(kept.default_disk_bytes))
-        used = f"{format_bytes(kept.num_bytes)} on disk now" if kept.num_bytes else "Nothing on disk now"
-        self.used.setText(used)
+        if kept.num_bytes:
+            self.used.setText(tr("{size} on disk now", size=format_bytes(kept.num_bytes)))
+        else:
+            self.used.setText(tr("Nothing on disk now"))
         self.folder.setText(str(kept.folder))
         self.remove_button.setEnabled(True)
 
@@ -71,7 +74,8 @@ class KeptStatesDialog(QDialog):
         sizes = []
         for field in (self.memory, self.disk):
             try:
-                sizes.append(parse_bytes(field.text(), zero="keep nothing") if field.text().strip() else None)
+                blank = not field.text().strip()
+                sizes.append(None if blank else parse_bytes(field.text(), zero=tr("keep nothing")))
             except ValueError as error:
                 self.error.setText(str(error))
                 self.error.show()
@@ -84,9 +88,9 @@ class KeptStatesDialog(QDialog):
     def _ask_to_remove(self) -> None:
         dialogs.ask(
             self,
-            "Remove everything that is kept of conversations?",
-            "Their messages stay. A chat that goes on is read again from its beginning, once.",
-            accept="Remove",
+            tr("Remove everything that is kept of conversations?"),
+            tr("Their messages stay. A chat that goes on is read again from its beginning, once."),
+            accept=tr("Remove"),
             on_accept=self.removal_asked.emit,
             destructive=True,
         )
@@ -101,10 +105,11 @@ class KeptStatesDialog(QDialog):
     def _build(self) -> None:
         title = QLabel(self.windowTitle(), self)
         set_role(title, "title")
-        explanation = WrappedLabel(_EXPLANATION, self)
+        explanation = WrappedLabel(tr(_EXPLANATION), self)
         set_role(explanation, "muted")
-        self.memory, self.disk = _field("Memory", self), _field("Disk", self)
-        hint = WrappedLabel(_HINT, self)
+        self.memory = _field(tr("Memory for conversations, in gigabytes"), self)
+        self.disk = _field(tr("Disk for conversations, in gigabytes"), self)
+        hint = WrappedLabel(tr(_HINT), self)
         set_role(hint, "small")
         self.error = WrappedLabel("", self)
         set_role(self.error, "danger")
@@ -112,11 +117,11 @@ class KeptStatesDialog(QDialog):
         self.used = QLabel("", self)
         self.folder = ElidedLabel("", self, mode=Qt.TextElideMode.ElideMiddle)
         set_role(self.folder, "small")
-        self.remove_button = PushButton("Remove all…", self)
+        self.remove_button = PushButton(tr("Remove all…"), self)
         set_role(self.remove_button, "danger")
         self.remove_button.setEnabled(False)
         self.buttons = QDialogButtonBox(self)
-        self.save_button = self.buttons.addButton("Save", QDialogButtonBox.ButtonRole.AcceptRole)
+        self.save_button = self.buttons.addButton(tr("Save"), QDialogButtonBox.ButtonRole.AcceptRole)
         self.buttons.addButton(QDialogButtonBox.StandardButton.Cancel)
         set_role(self.save_button, "primary")
         self.save_button.setDefault(True)
@@ -128,7 +133,7 @@ class KeptStatesDialog(QDialog):
         grid.setVerticalSpacing(SPACE_S)
         grid.setColumnStretch(2, 1)
         for row, (words, field) in enumerate(
-            (("At most in memory", self.memory), ("At most on disk", self.disk))
+            ((tr("At most in memory"), self.memory), (tr("At most on disk"), self.disk))
         ):
             label = QLabel(words, self)
             label.setBuddy(field)
@@ -160,7 +165,7 @@ class KeptStatesDialog(QDialog):
 
 def _field(name: str, parent: QWidget) -> QLineEdit:
     field = QLineEdit(parent)
-    field.setAccessibleName(f"{name} for conversations, in gigabytes")
+    field.setAccessibleName(name)
     field.setFixedWidth(_FIELD_WIDTH)
     field.setAlignment(Qt.AlignmentFlag.AlignRight)
     return field

@@ -38,6 +38,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.language import mark, tr, tr_n
 from app.search import ConversationHit, MessageHit, SearchResult
 from app.search_text import Snippet
 from app.ui.theme import (
@@ -55,7 +56,7 @@ from app.ui.tooltips import plain_tooltip
 Row = ConversationHit | MessageHit | int  # an int: so many messages more
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE = Qt.ItemDataRole.UserRole + 1
-_SPEAKERS = {"user": "You", "assistant": "Answer", "system": "Instructions"}
+_SPEAKERS = {"user": mark("You"), "assistant": mark("Answer"), "system": mark("Instructions")}
 _LINES = 2  # of a snippet
 _INDENT = SPACE_M
 
@@ -97,11 +98,11 @@ class SearchResultModel(QAbstractListModel):
             case ConversationHit():
                 return plain_tooltip(row.title.text) if tip else row.title.text
             case MessageHit():
-                words = f"{_SPEAKERS[row.role]}: {row.snippet.text}"
+                words = tr("{speaker}: {text}", speaker=tr(_SPEAKERS[row.role]), text=row.snippet.text)
                 when = row.created_at.astimezone()
                 return plain_tooltip(f"{words}\n{when:%Y-%m-%d %H:%M}") if tip else words
             case int():
-                return f"{row:,} more in this chat"
+                return tr_n("{count:,} more in this chat", "{count:,} more in this chat", row)
         return None
 
     def flags(self, index: Index) -> Qt.ItemFlag:
@@ -171,7 +172,7 @@ class SearchResults(QListView):
         self.rows = SearchResultModel()
         self.setModel(self.rows)
         self.setItemDelegate(SearchResultDelegate(self))
-        self.setAccessibleName("What was found")
+        self.setAccessibleName(tr("What was found"))
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setMouseTracking(True)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -293,12 +294,18 @@ def _lay_out(layout: QTextLayout, width: int) -> int:
 def found_words(result: SearchResult) -> str:
     """How much was found, in words."""
     if not result.conversations:
-        return f"Nothing has “{result.query.strip()}” in it."
+        return tr("Nothing has “{words}” in it.", words=result.query.strip())
     if not result.complete:
-        return "There are more results than are listed; add a word."
+        return tr("There are more results than are listed; add a word.")
     chats = len(result.conversations)
     messages = result.num_messages
-    in_chats = "in one chat" if chats == 1 else f"in {chats:,} chats"
     if not messages:
-        return "Found in one title." if chats == 1 else f"Found in {chats:,} titles."
-    return f"One message {in_chats}." if messages == 1 else f"{messages:,} messages {in_chats}."
+        return tr_n("Found in one title.", "Found in {count:,} titles.", chats)
+    if messages == 1:
+        return tr_n("One message in one chat.", "One message in {count:,} chats.", chats)
+    return tr_n(
+        "{messages:,} messages in one chat.",
+        "{messages:,} messages in {count:,} chats.",
+        chats,
+        messages=messages,
+    )

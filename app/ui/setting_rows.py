@@ -9,6 +9,7 @@ from typing import Any
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QVBoxLayout, QWidget
 
+from app.language import tr
 from app.ui.choice_box import ChoiceBox
 from app.ui.elided_label import ElidedLabel
 from app.ui.push_button import PushButton
@@ -45,7 +46,7 @@ class SettingRow(QWidget):
 
     def matches(self, query: str) -> bool:
         """All words of the query occur."""
-        return all(word in self._searched for word in query.casefold().split())
+        return all(_occurs(word, self._searched) for word in query.casefold().split())
 
     def add_control(self, control: QWidget) -> None:
         self.title.setBuddy(control)
@@ -53,6 +54,17 @@ class SettingRow(QWidget):
         control.setAccessibleDescription(self.sentence.text())
         control.setToolTip(self.sentence.text())
         self.row.addWidget(control, 0, Qt.AlignmentFlag.AlignVCenter)
+
+
+def _occurs(word: str, text: str) -> bool:
+    """As it stands; or, as some scripts write words without spaces, in pieces of two signs and more."""
+    if word in text or word.isascii():
+        return word in text
+    ends = {0}  # up to which the word has been found
+    for end in range(2, len(word) + 1):
+        if any(end - start >= 2 and word[start:end] in text for start in ends):
+            ends.add(end)
+    return len(word) in ends
 
 
 class ChoiceRow(SettingRow):
@@ -111,7 +123,7 @@ class NumberRow(SettingRow):
         self.field.setPlaceholderText(empty)
         self.add_control(self.field)
         unit_label = QLabel(unit, self)
-        widest = self.fontMetrics().horizontalAdvance("tokens") + 2
+        widest = self.fontMetrics().horizontalAdvance(tr("tokens")) + 2
         unit_label.setMinimumWidth(widest)  # so that fields stand in one column
         self.row.addWidget(unit_label)
         self.field.textEdited.connect(self.error.hide)
@@ -155,7 +167,7 @@ class ButtonRow(SettingRow):
         self.button = PushButton(button, self)
         set_role(self.button, "danger" if danger else "")
         self.row.addWidget(self.button, 0, Qt.AlignmentFlag.AlignVCenter)
-        self.button.setAccessibleName(f"{name}: {button}")
+        self.button.setAccessibleName(tr("{name}: {action}", name=name, action=button))
         self.button.setToolTip(sentence)
         self.button.clicked.connect(self.pressed)
 
@@ -171,11 +183,11 @@ class FolderRow(SettingRow):
         self, name: str, sentence: str, *, changes: bool, words: str = "", parent: QWidget | None = None
     ) -> None:
         """changes: whether another one can be chosen."""
-        super().__init__(name, sentence, words=f"folder place {words}", parent=parent)
+        super().__init__(name, sentence, words=f"{tr('folder place')} {words}", parent=parent)
         self.path = ElidedLabel("", self, mode=Qt.TextElideMode.ElideMiddle)
-        self.reveal_button = self._button("Show in file manager", self.reveal_asked)
-        self.change_button = self._button("Change…", self.change_asked)
-        self.default_button = self._button("Use the default", self.default_asked)
+        self.reveal_button = self._button(tr("Show in file manager"), self.reveal_asked)
+        self.change_button = self._button(tr("Change…"), self.change_asked)
+        self.default_button = self._button(tr("Use the default"), self.default_asked)
         self.change_button.setVisible(changes)
         self._changes = changes
         buttons = QHBoxLayout()
@@ -193,7 +205,7 @@ class FolderRow(SettingRow):
 
     def _button(self, words: str, signal: Any) -> PushButton:
         button = PushButton(words, self)
-        button.setAccessibleName(f"{self.name}: {words}")
-        button.setToolTip(f"{self.name}: {words}")
+        button.setAccessibleName(tr("{name}: {action}", name=self.name, action=words))
+        button.setToolTip(tr("{name}: {action}", name=self.name, action=words))
         button.clicked.connect(signal)
         return button

@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.language import mark, tr
 from app.paths import Folders
 from app.settings import Settings
 from app.ui import dialogs
@@ -35,7 +36,8 @@ from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 
 _SIZE = QSize(760, 560)
 _LIST_WIDTH = 170
-_NOTHING = "No setting is called that. Try another word."
+_MAX_QUERY = 200  # characters
+_NOTHING = mark("No setting is called that. Try another word.")
 
 
 class SettingsDialog(QDialog):
@@ -49,13 +51,13 @@ class SettingsDialog(QDialog):
 
     def __init__(self, settings: Settings, folders: Folders, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setWindowTitle("Settings")
+        self.setWindowTitle(tr("Settings"))
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._folders = folders
         self.sections = SettingsSections(self)
         self.search = QLineEdit(self)
         self.list = QListWidget(self)
-        self.nothing = QLabel(_NOTHING, self)
+        self.nothing = QLabel(tr(_NOTHING), self)
         self._holders: list[tuple[QWidget, Section]] = []
         self._build()
         self._connect_signals()
@@ -100,9 +102,9 @@ class SettingsDialog(QDialog):
     def _ask_to_reset(self) -> None:
         dialogs.ask(
             self,
-            "Reset all settings?",
-            "Conversations, presets and models stay, and so does the folder of the conversations.",
-            accept="Reset",
+            tr("Reset all settings?"),
+            tr("Conversations, presets and models stay, and so does the folder of the conversations."),
+            accept=tr("Reset"),
             on_accept=self.reset_asked.emit,
             destructive=True,
         )
@@ -127,18 +129,19 @@ class SettingsDialog(QDialog):
         self.close_button.clicked.connect(self.accept)
 
     def _build(self) -> None:
-        self.search.setPlaceholderText("Search settings")
-        self.search.setAccessibleName("Search settings")
-        self.search.setToolTip("Finds settings by their names and by what they do")
+        self.search.setPlaceholderText(tr("Search settings"))
+        self.search.setAccessibleName(tr("Search settings"))
+        self.search.setToolTip(tr("Finds settings by their names and by what they do"))
         self.search.setClearButtonEnabled(True)
-        self.list.setAccessibleName("Sections of the settings")
-        self.list.setToolTip("Sections of the settings")
+        self.search.setMaxLength(_MAX_QUERY)
+        self.list.setAccessibleName(tr("Sections of the settings"))
+        self.list.setToolTip(tr("Sections of the settings"))
         self.list.setFixedWidth(_LIST_WIDTH)
         set_role(self.list, "sections")
         self.list.addItems([section.name for section in self.sections.all])
         self.nothing.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         set_role(self.nothing, "muted")
-        self.close_button = PushButton("Close", self)
+        self.close_button = PushButton(tr("Close"), self)
         self.close_button.setAutoDefault(False)  # Enter in a field ends the field, not the dialog
         left = QVBoxLayout()
         left.setSpacing(SPACE_M)

@@ -10,10 +10,14 @@ from dataclasses import dataclass, fields
 from PySide6.QtWidgets import QWidget
 
 from app.context_policy import ContextPolicy
+from app.language import mark, tr
 from app.paths import Folders
 from app.settings import MAX_CONTEXT, MAX_THREADS, Settings, Theme
 from app.ui.setting_rows import ButtonRow, ChoiceRow, FolderRow, NumberRow, SettingRow
 from app.ui.text_format import parse_bytes
+
+_TOKENS_WANTED = mark("“{text}” can't be used. Write a whole number of tokens, from 1 to {most:,}.")
+_CORES_WANTED = mark("“{text}” can't be used. Write a whole number of cores, from 1 to {most:,}.")
 
 # The field of Settings that says which folder, by its name in Folders; others can't be changed.
 FOLDER_FIELDS = {"models": "models_folder", "chats": "chats_folder", "cache": "cache_folder"}
@@ -33,69 +37,69 @@ class SettingsSections:
 
     def __init__(self, parent: QWidget) -> None:
         self.theme = ChoiceRow(
-            "Theme",
-            "Light, dark, or as the system has it.",
+            tr("Theme"),
+            tr("Light, dark, or as the system has it."),
             options=[
-                (Theme.SYSTEM, "As the system"),
-                (Theme.LIGHT, "Light"),
-                (Theme.DARK, "Dark"),
+                (Theme.SYSTEM, tr("As the system")),
+                (Theme.LIGHT, tr("Light")),
+                (Theme.DARK, tr("Dark")),
             ],
-            words="appearance colours",
+            words=tr("appearance colours"),
             parent=parent,
         )
         self.device = _device_row(parent)
         self.budget = NumberRow(
-            "At most of the card's memory",
-            "How much of the graphics card a model may take, from the next load on.",
+            tr("At most of the card's memory"),
+            tr("How much of the graphics card a model may take, from the next load on."),
             read=lambda text: parse_bytes(text, zero=""),
             write=lambda count: f"{count / 1e9:.9f}".rstrip("0").rstrip("."),
             unit="GB",
-            empty="all",
-            words="vram gpu limit budget",
+            empty=tr("all"),
+            words=tr("vram gpu limit budget"),
             parent=parent,
         )
         self.context = NumberRow(
-            "Length of the context",
-            "How many tokens of a conversation a model keeps in view, from the next load on.",
-            read=_whole("tokens", MAX_CONTEXT),
+            tr("Length of the context"),
+            tr("How many tokens of a conversation a model keeps in view, from the next load on."),
+            read=_whole(_TOKENS_WANTED, MAX_CONTEXT),
             write=str,
-            unit="tokens",
-            empty="the model's",
-            words="context window size",
+            unit=tr("tokens"),
+            empty=tr("the model's"),
+            words=tr("context window size"),
             parent=parent,
         )
         self.threads = NumberRow(
-            "Processor cores",
-            "How many cores a model may use where it runs on the processor, from the next load on.",
-            read=_whole("cores", MAX_THREADS),
+            tr("Processor cores"),
+            tr("How many cores a model may use where it runs on the processor, from the next load on."),
+            read=_whole(_CORES_WANTED, MAX_THREADS),
             write=str,
-            unit="cores",
-            empty="all",
-            words="threads cpu",
+            unit=tr("cores"),
+            empty=tr("all"),
+            words=tr("threads cpu"),
             parent=parent,
         )
         self.policy = ChoiceRow(
-            "When the context is full",
-            "What happens when a conversation gets longer than the model keeps in view.",
+            tr("When the context is full"),
+            tr("What happens when a conversation gets longer than the model keeps in view."),
             options=[
-                (ContextPolicy.STOP, "Stop, and say so"),
-                (ContextPolicy.DROP_OLDEST, "Go on without the oldest messages"),
+                (ContextPolicy.STOP, tr("Stop, and say so")),
+                (ContextPolicy.DROP_OLDEST, tr("Go on without the oldest messages")),
             ],
             parent=parent,
         )
         self.limits = ButtonRow(
-            "What is kept of conversations",
-            "What a model has read of a chat can be kept, so that it need not be read again.",
-            button="Limits…",
-            words="memory disk states cache",
+            tr("What is kept of conversations"),
+            tr("What a model has read of a chat can be kept, so that it need not be read again."),
+            button=tr("Limits…"),
+            words=tr("memory disk states cache"),
             parent=parent,
         )
         self.reset = ButtonRow(
-            "Reset",
-            "Puts all settings back as they were at the first start.",
-            button="Reset all settings…",
+            tr("Reset"),
+            tr("Puts all settings back as they were at the first start."),
+            button=tr("Reset all settings…"),
             danger=True,
-            words="default factory restore",
+            words=tr("default factory restore"),
             parent=parent,
         )
         self.folders = _folder_rows(parent)
@@ -108,11 +112,11 @@ class SettingsSections:
             "context_policy": self.policy,
         }
         self.all = (
-            Section("Look", (self.theme,)),
-            Section("Models", (self.device, self.budget, self.context, self.threads)),
-            Section("Conversations", (self.policy, self.limits)),
-            Section("Folders", tuple(self.folders.values())),
-            Section("Reset", (self.reset,)),
+            Section(tr("Look"), (self.theme,)),
+            Section(tr("Models"), (self.device, self.budget, self.context, self.threads)),
+            Section(tr("Conversations"), (self.policy, self.limits)),
+            Section(tr("Folders"), tuple(self.folders.values())),
+            Section(tr("Reset"), (self.reset,)),
         )
 
     def show_settings(self, settings: Settings, folders: Folders) -> None:
@@ -125,10 +129,10 @@ class SettingsSections:
 
 def _device_row(parent: QWidget) -> ChoiceRow:
     return ChoiceRow(
-        "Models run on",
-        "Automatic takes the graphics card where there is one that will do. Counts from the next load on.",
-        options=[("auto", "Automatic"), ("cuda", "Graphics card"), ("cpu", "Processor")],
-        words="device gpu cpu cuda",
+        tr("Models run on"),
+        tr("Automatic takes the graphics card where there is one that will do. Counts from the next load on."),
+        options=[("auto", tr("Automatic")), ("cuda", tr("Graphics card")), ("cpu", tr("Processor"))],
+        words=tr("device gpu cpu cuda"),
         parent=parent,
     )
 
@@ -136,36 +140,48 @@ def _device_row(parent: QWidget) -> ChoiceRow:
 def _folder_rows(parent: QWidget) -> dict[str, FolderRow]:
     rows = {
         "models": FolderRow(
-            "Models", "Where choosing a model begins.", changes=True, words="download", parent=parent
+            tr("Models"),
+            tr("Where choosing a model begins."),
+            changes=True,
+            words=tr("download"),
+            parent=parent,
         ),
         "chats": FolderRow(
-            "Conversations",
-            "Another folder gets a copy of all conversations, or shows those that are in it already.",
+            tr("Conversations"),
+            tr("Another folder gets a copy of all conversations, or shows those that are in it already."),
             changes=True,
-            words="chats history database",
+            words=tr("chats history database"),
             parent=parent,
         ),
         "cache": FolderRow(
-            "Prepared weights",
-            "May be large, and is made again when it is gone. Counts from the next start on.",
+            tr("Prepared weights"),
+            tr("May be large, and is made again when it is gone. Counts from the next start on."),
             changes=True,
-            words="cache kernels disk space",
+            words=tr("cache kernels disk space"),
             parent=parent,
         ),
-        "settings": FolderRow("Settings", "Where these settings are kept.", changes=False, parent=parent),
+        "settings": FolderRow(
+            tr("Settings"), tr("Where these settings are kept."), changes=False, parent=parent
+        ),
         "log": FolderRow(
-            "Log", "What went wrong stands here, for a report.", changes=False, words="crash", parent=parent
+            tr("Log"),
+            tr("What went wrong stands here, for a report."),
+            changes=False,
+            words=tr("crash"),
+            parent=parent,
         ),
     }
     assert rows.keys() == {field.name for field in fields(Folders)}
     return rows
 
 
-def _whole(what: str, most: int) -> Callable[[str], int]:
+def _whole(sentence: str, most: int) -> Callable[[str], int]:
+    """sentence: what is wrong with any other text, in English."""
+
     def read(text: str) -> int:
         digits = "".join(text.replace(",", "").replace("\u202f", "").split())
         if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits) <= most:
-            raise ValueError(f"“{text}” can't be used. Write a whole number of {what}, from 1 to {most:,}.")
+            raise ValueError(tr(sentence, text=text, most=most))
         return int(digits)
 
     return read
