@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def format_tokens(count: int) -> str:
     """131_072 -> "131,072 tokens"."""
-    return f"{count:,} token" + ("" if count == 1 else "s")
+    return f"{count:,} token" if count == 1 else f"{count:,} tokens"
 
 
 def format_size(num_bytes: int) -> str:

@@ -25,6 +25,7 @@ LANGUAGES = ROOT / "resources" / "languages"
 WINDOW, SENTENCES = "window.po", "sentences.po"
 _PLURALS = {"zh_CN": "nplurals=1; plural=0;"}
 
+_WORDING = "engine/wording.py"  # parts of sentences: "{0} tokens"
 # What these say is read in a terminal, or by nobody.
 _NOT_SHOWN = re.compile(
     r"engine/(commands|bench)/|engine/(__main__|selftest|code_cache|doctor)\.py|engine/cpu/.*_ir\.py"
@@ -163,6 +164,7 @@ def _sentences_of(path: Path, root: Path) -> Iterator[Found]:
         said = any(_RECORDS.search(name) for name in surroundings)
         words = re.sub(r"\{\d+\}", "", text)
         is_prose = " " in words.strip() and re.search("[a-z]", words)
+        is_prose = is_prose or (place == _WORDING and notes and re.search("[a-z]", words))
         if (is_prose or (said and notes and " " in text)) and not _CODE.search(text):
             yield Found(text, place, notes=notes)
 

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.language import tr, translated
 from app.ui.copy_button import CopyButton
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
@@ -69,9 +70,10 @@ class Banner(QFrame):
         """Shows a newer notice of the same code in the same place."""
         self.notice = notice
         self.severity = severity
-        self._message.setText(notice.message)
-        self._hint.setText(notice.hint)
-        self._hint.setVisible(bool(notice.hint))
+        message, hint = translated(notice.message), translated(notice.hint)
+        self._message.setText(message)
+        self._hint.setText(hint)
+        self._hint.setVisible(bool(hint))
         self._given_details = details
         has_details = bool(details or self._report)
         self._details.setPlainText(details)
@@ -82,7 +84,8 @@ class Banner(QFrame):
         elif self._details_button.isChecked():
             self._show_details(True)
         self._offer(actions_of(notice.code))
-        self.setAccessibleName(f"{severity.value[2]}: {notice.message} {notice.hint}".strip())
+        said = tr("{severity}: {message} {hint}", severity=tr(severity.value[2]), message=message, hint=hint)
+        self.setAccessibleName(said.strip())
         self._icon.set_icon(*severity.value[:2])
 
     def _build(self) -> None:
@@ -90,16 +93,16 @@ class Banner(QFrame):
         self._message = WrappedLabel(parent=self)
         self._hint = WrappedLabel(parent=self)
         self._hint.setProperty("role", "muted")
-        self._details_button = PushButton("Details", self)
+        self._details_button = PushButton(tr("Details"), self)
         self._details_button.setCheckable(True)
         self._details_button.setProperty("role", "quiet")
         self._close = QToolButton(self)
-        self._close.setToolTip("Dismiss this notice")
-        self._close.setAccessibleName("Dismiss this notice")
-        self._copy = CopyButton(self._report_text, "Copy report", self)
+        self._close.setToolTip(tr("Dismiss this notice"))
+        self._close.setAccessibleName(tr("Dismiss this notice"))
+        self._copy = CopyButton(self._report_text, tr("Copy report"), self)
         self._details = QPlainTextEdit(self)
         self._details.setReadOnly(True)
-        self._details.setAccessibleName("Details of this notice")
+        self._details.setAccessibleName(tr("Details of this notice"))
         self._details.setFixedHeight(_DETAILS_HEIGHT)
         self._details.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self._details.setTabChangesFocus(True)
@@ -135,7 +138,7 @@ class Banner(QFrame):
             button.deleteLater()
         self.action_buttons = []
         for place, action in enumerate(actions):
-            words, explanation = action.value
+            words, explanation = (tr(text) for text in action.value)
             button = PushButton(words, self._actions)
             button.setProperty("role", "chip")
             button.setToolTip(explanation)
@@ -155,7 +158,7 @@ class Banner(QFrame):
         if shown:
             self._details.setPlainText(self._report_text())
         self._details.setVisible(shown)
-        self._details_button.setText("Hide details" if shown else "Details")
+        self._details_button.setText(tr("Hide details") if shown else tr("Details"))
 
     def _paint_icons(self, theme: Theme) -> None:
         self._close.setIcon(icon("close", theme.text_muted))
@@ -174,7 +177,7 @@ class BannerStack(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Notices")
+        self.setAccessibleName(tr("Notices"))
         self._banners: list[Banner] = []  # newest first
         self.report: Report | None = None
         self._more = PushButton(parent=self)
@@ -231,7 +234,7 @@ class BannerStack(QWidget):
         self._more.setVisible(folded > 0)
         if folded <= 0 and unfold:
             self._more.setChecked(False)
-        label = "Show fewer notices" if unfold else f"Show {folded} more"
+        label = tr("Show fewer notices") if unfold else tr("Show {count} more", count=folded)
         self._more.setText(label)
         self._more.setAccessibleName(label)
         self.setVisible(bool(self._banners))

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from enum import Enum
 
+from app.language import mark
+
 
 class NoticeAction(Enum):
-    """The value is (words of the button, its tooltip)."""
+    """The value is (words of the button, its tooltip), in English."""
 
     FREE_SLOTS = ("Free other chats", "Lets go of what the model has read of chats; messages stay")
-    SHORTER_CONTEXT = ("Shorter context…", "Shows the model's card, where the context is chosen")
-    LOWER_PRECISION = ("Fewer bits…", "Shows the model's card, where the bits of its weights are chosen")
-    SETTINGS = ("Settings…", "Opens the settings")
-    MODELS = ("Choose a model…", "Shows the page where a model is chosen")
-    RELOAD = ("Load again", "Loads the model again, on the card if it will do")
-    LIMITS = ("Limits…", "Limit or remove what is kept of conversations")
+    SHORTER_CONTEXT = (
+        mark("Shorter context…"),
+        mark("Shows the model's card, where the context is chosen"),
+    )
+    LOWER_PRECISION = (
+        mark("Fewer bits…"),
+        mark("Shows the model's card, where the bits of its weights are chosen"),
+    )
+    SETTINGS = (mark("Settings…"), mark("Opens the settings"))
+    MODELS = (mark("Choose a model…"), mark("Shows the page where a model is chosen"))
+    RELOAD = (mark("Load again"), mark("Loads the model again, on the card if it will do"))
+    LIMITS = (mark("Limits…"), mark("Limit or remove what is kept of conversations"))
 
 
 _MEMORY = (NoticeAction.FREE_SLOTS, NoticeAction.SHORTER_CONTEXT, NoticeAction.LOWER_PRECISION)

@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.language import mark, tr, translated
 from app.notice_log import PastNotice
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
@@ -30,7 +31,7 @@ from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, current_theme
 
 _SIZE = QSize(620, 460)
-_EMPTY = "Nothing has been told since the program began."
+_EMPTY = mark("Nothing has been told since the program began.")
 _REPORT_HEIGHT = 150
 
 
@@ -46,7 +47,7 @@ class NoticeList(QDialog):
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
-        self.setWindowTitle("Past notices")
+        self.setWindowTitle(tr("Past notices"))
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.resize(_SIZE)
         self._past: tuple[PastNotice, ...] = ()
@@ -67,7 +68,8 @@ class NoticeList(QDialog):
             severity = severity_of(each.notice.code)
             name, color, word = severity.value
             item = QListWidgetItem(icon(name, getattr(current_theme(), color)), _line(each))
-            item.setData(Qt.ItemDataRole.AccessibleTextRole, f"{word}, {_line(each)}")
+            said = tr("{severity}, {notice}", severity=tr(word), notice=_line(each))
+            item.setData(Qt.ItemDataRole.AccessibleTextRole, said)
             self.list.addItem(item)
         self.empty.setVisible(not past)
         for part in (self.list, self.report, self.copy_button):
@@ -84,23 +86,23 @@ class NoticeList(QDialog):
 
     def _build(self) -> None:
         self.list = QListWidget(self)
-        self.list.setAccessibleName("Past notices, newest first")
+        self.list.setAccessibleName(tr("Past notices, newest first"))
         self.list.setWordWrap(True)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         set_role(self.list, "sections")
         self.report = QPlainTextEdit(self)
         self.report.setReadOnly(True)
         self.report.setTabChangesFocus(True)
-        self.report.setAccessibleName("Report of the chosen notice")
+        self.report.setAccessibleName(tr("Report of the chosen notice"))
         self.report.setFixedHeight(_REPORT_HEIGHT)
         set_role(self.report, "field")
-        self.empty = QLabel(_EMPTY, self)
+        self.empty = QLabel(tr(_EMPTY), self)
         set_role(self.empty, "muted")
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.copy_button = PushButton("Copy report", self)
-        self.copy_button.setToolTip("Copy what stands above, for somebody who can help")
-        self.clear_button = PushButton("Clear the list", self)
-        self.clear_button.setToolTip("Forget these notices; banners that stand stay")
+        self.copy_button = PushButton(tr("Copy report"), self)
+        self.copy_button.setToolTip(tr("Copy what stands above, for somebody who can help"))
+        self.clear_button = PushButton(tr("Clear the list"), self)
+        self.clear_button.setToolTip(tr("Forget these notices; banners that stand stay"))
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close, self)
         buttons.rejected.connect(self.reject)
         bottom = QHBoxLayout()
@@ -119,8 +121,10 @@ class NoticeList(QDialog):
 
 
 def _line(past: PastNotice) -> str:
-    times = f" ({past.times} times)" if past.times > 1 else ""
-    return f"{_clock(past.at)}  {past.notice.message}{times}"
+    clock, message = _clock(past.at), translated(past.notice.message)
+    if past.times == 1:
+        return f"{clock}  {message}"
+    return tr("{clock}  {message} ({times} times)", clock=clock, message=message, times=past.times)
 
 
 def _clock(at: datetime) -> str:

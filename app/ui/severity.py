@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from enum import Enum
 
+from app.language import mark
+
 
 class Severity(Enum):
-    """The value is (icon, colour of the theme, word for screen readers)."""
+    """The value is (icon, colour of the theme, word for screen readers in English)."""
 
-    INFO = ("info", "accent", "Note")
-    WARNING = ("warning", "warning", "Warning")
-    ERROR = ("error", "danger", "Error")
+    INFO = ("info", "accent", mark("Note"))
+    WARNING = ("warning", "warning", mark("Warning"))
+    ERROR = ("error", "danger", mark("Error"))
 
 
 # Something did not work.
