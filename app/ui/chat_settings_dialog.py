@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLabel, QVBoxLa
 
 from app.chat_sampling import SamplingChoice, chat_sampling
 from app.chat_settings import ChatSettings
+from app.language import mark, tr
 from app.presets import Preset
 from app.ui.choice_box import TickBox
 from app.ui.elided_label import ElidedLabel
@@ -23,7 +24,7 @@ from app.ui.theme import SPACE_L, SPACE_M, SPACE_XL
 from engine.generation import SamplingParams
 
 _WIDTH = 560
-_EXPLANATION = "Counts from the next answer on. Empty fields follow what the model recommends."
+_EXPLANATION = mark("Counts from the next answer on. Empty fields follow what the model recommends.")
 
 
 class ChatSettingsDialog(QDialog):
@@ -45,13 +46,13 @@ class ChatSettingsDialog(QDialog):
     ) -> None:
         """recommended and remembered: of the model that is loaded; None and "" where none is."""
         super().__init__(parent)
-        self.setWindowTitle("This chat")
+        self.setWindowTitle(tr("This chat"))
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._was_ticked = remembered != SamplingChoice() and remembered == settings.sampling
         self.presets = PresetBox(presets, self)
         self.sampling = SamplingPanel(self)
-        self.remember = TickBox("New chats with this model begin with this sampling", self)
-        self.remember.setToolTip("Instructions are not among it: keep those as a preset")
+        self.remember = TickBox(tr("New chats with this model begin with this sampling"), self)
+        self.remember.setToolTip(tr("Instructions are not among it: keep those as a preset"))
         self._build(_about_grey(model, recommended))
         self.sampling.show_recommended(chat_sampling(recommended or SamplingParams()))
         self.sampling.show_choice(settings.sampling)
@@ -81,10 +82,10 @@ class ChatSettingsDialog(QDialog):
     def _build(self, about_grey: str) -> None:
         title = QLabel(self.windowTitle(), self)
         set_role(title, "title")
-        explanation = QLabel(_EXPLANATION, self)
+        explanation = QLabel(tr(_EXPLANATION), self)
         explanation.setWordWrap(True)
         set_role(explanation, "muted")
-        sampling_title = QLabel("Sampling", self)
+        sampling_title = QLabel(tr("Sampling"), self)
         set_role(sampling_title, "header-title")
         self.about_grey = ElidedLabel(about_grey, self)
         set_role(self.about_grey, "small")
@@ -92,7 +93,7 @@ class ChatSettingsDialog(QDialog):
         set_role(line, "line")
         line.setFixedHeight(1)
         self.buttons = QDialogButtonBox(self)
-        self.save_button = self.buttons.addButton("Save", QDialogButtonBox.ButtonRole.AcceptRole)
+        self.save_button = self.buttons.addButton(tr("Save"), QDialogButtonBox.ButtonRole.AcceptRole)
         self.buttons.addButton(QDialogButtonBox.StandardButton.Cancel)
         set_role(self.save_button, "primary")
         self.save_button.setDefault(True)
@@ -115,7 +116,7 @@ class ChatSettingsDialog(QDialog):
 def _about_grey(model: str, recommended: SamplingParams | None) -> str:
     """Where the values come from that hold where a field is empty."""
     if not model:
-        return "No model is loaded; grey values are for models that recommend nothing."
+        return tr("No model is loaded; grey values are for models that recommend nothing.")
     if recommended is None or recommended == SamplingParams():
-        return f"{model} recommends nothing; grey values suit most models."
-    return f"Grey values are recommended by {model}."
+        return tr("{model} recommends nothing; grey values suit most models.", model=model)
+    return tr("Grey values are recommended by {model}.", model=model)

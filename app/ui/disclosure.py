@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.theme import SCALE_SMALL, current_theme, scaled_font
@@ -40,5 +41,5 @@ class DisclosureButton(PushButton):
             f"QPushButton:hover, QPushButton:focus {{ color: {theme.text}; }}"
         )
         self.setIcon(icon("chevron-down" if self.isChecked() else "chevron-right", theme.text_muted))
-        self.setToolTip("Hide" if self.isChecked() else "Show")
+        self.setToolTip(tr("Hide") if self.isChecked() else tr("Show"))
         self.adjustSize()

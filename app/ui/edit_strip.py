@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QSize, Signal
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
 
+from app.language import tr
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
@@ -20,11 +21,11 @@ class EditStrip(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._icon = IconLabel("pencil", self, size=14, color="accent")
-        self._label = ElidedLabel("Editing a message; the old one is kept as a version", self)
+        self._label = ElidedLabel(tr("Editing a message; the old one is kept as a version"), self)
         set_role(self._label, "small")
         self.cancel_button = QToolButton(self)
-        self.cancel_button.setAccessibleName("Give up the edit")
-        self.cancel_button.setToolTip("Give up the edit (Esc)")
+        self.cancel_button.setAccessibleName(tr("Give up the edit"))
+        self.cancel_button.setToolTip(tr("Give up the edit (Esc)"))
         self.cancel_button.setIconSize(QSize(12, 12))
         self.cancel_button.clicked.connect(self.cancelled)
         row = QHBoxLayout(self)

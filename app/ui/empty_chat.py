@@ -5,13 +5,17 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
+from app.language import mark, tr
 from app.ui.icons import pixmap
 from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_M, SPACE_S, current_theme
 
 _ICON = 44  # pixels
-_READY = ("What would you like to talk about?", "The model runs on this computer; what you write stays here.")
-_NO_MODEL = ("No model yet", "Open a model folder or a GGUF file, then begin to chat.")
+_READY = (
+    mark("What would you like to talk about?"),
+    mark("The model runs on this computer; what you write stays here."),
+)
+_NO_MODEL = (mark("No model yet"), mark("Open a model folder or a GGUF file, then begin to chat."))
 
 
 class EmptyChat(QWidget):
@@ -42,8 +46,8 @@ class EmptyChat(QWidget):
 
     def set_model_ready(self, ready: bool) -> None:
         title, text = _READY if ready else _NO_MODEL
-        self._title.setText(title)
-        self._text.setText(text)
+        self._title.setText(tr(title))
+        self._text.setText(tr(text))
         self._ready = ready
         self.apply_theme()
 

@@ -6,13 +6,16 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr, tr_n
 from app.ui.theme import SCALE_SMALL, SPACE_L, SPACE_M, current_theme, scaled_font
 
 
 def left_out_words(count: int) -> str:
-    if count == 1:
-        return "1 earlier message is no longer read by the model"
-    return f"{count:,} earlier messages are no longer read by the model"
+    return tr_n(
+        "{count:,} earlier message is no longer read by the model",
+        "{count:,} earlier messages are no longer read by the model",
+        count,
+    )
 
 
 class LeftOutNote(QWidget):
@@ -22,7 +25,9 @@ class LeftOutNote(QWidget):
         super().__init__(parent)
         self._words = left_out_words(count)
         self.setAccessibleName(self._words)
-        self.setToolTip("They are kept and shown; the context has no room for them. See the context meter.")
+        self.setToolTip(
+            tr("They are kept and shown; the context has no room for them. See the context meter.")
+        )
         self.setFont(scaled_font(SCALE_SMALL))
         self.setFixedHeight(self.fontMetrics().height() + 2 * SPACE_M)
 

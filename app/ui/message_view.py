@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QLabel, QMenu, QWidget
 
 from app.answer_queue import unfinished
 from app.conversations import Message, MessageStatus
+from app.language import mark, tr
 from app.ui.answer_footer import AnswerFooter
 from app.ui.attachment_view import AttachmentView
 from app.ui.document_view import DocumentView
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from app.worker import AnswerDelta
 
 
-WAITING_WORDS = "Waits for its turn: the model writes one answer at a time"
+WAITING_WORDS = mark("Waits for its turn: the model writes one answer at a time")
 
 
 class MessageView(QWidget):
@@ -134,12 +135,12 @@ class MessageView(QWidget):
                 continue
             color = current_theme().text_muted
             if document.textCursor().hasSelection():
-                copy = menu.addAction(icon("copy", color), "Copy selection\tCtrl+C")
+                copy = menu.addAction(icon("copy", color), f"{tr('Copy selection')}\tCtrl+C")
                 copy.triggered.connect(document.copy)
             if link := document.anchorAt(where):
-                copy = menu.addAction(icon("link", color), "Copy link")
+                copy = menu.addAction(icon("link", color), tr("Copy link"))
                 copy.triggered.connect(lambda _=False, link=link: QGuiApplication.clipboard().setText(link))
-            select = menu.addAction("Select all of this")
+            select = menu.addAction(tr("Select all of this"))
             select.triggered.connect(document.selectAll)
             menu.addSeparator()
 
@@ -149,7 +150,7 @@ class UserMessageView(MessageView):
 
     def __init__(self, message: Message, work: SlicedWork, parent: QWidget | None = None) -> None:
         super().__init__(message, parent)
-        self.setAccessibleName("You" if message.role == "user" else "Instructions")
+        self.setAccessibleName(tr("You") if message.role == "user" else tr("Instructions"))
         self._text = message.text
         self._bubble = UserBubble(message.text, work, self)
         self._bubble.height_changed.connect(self.height_changed)
@@ -209,14 +210,14 @@ class AnswerView(MessageView):
 
     def __init__(self, message: Message, work: SlicedWork, parent: QWidget | None = None) -> None:
         super().__init__(message, parent)
-        self.setAccessibleName("Answer")
+        self.setAccessibleName(tr("Answer"))
         self._work = work
         self._thinking: ThinkingBlock | None = None
         self._body = MessageBody(work, self)
         self._footer = AnswerFooter(lambda: self.text, self)
         self.actions_ = self._footer.actions_
         self.actions_.asked.connect(self.asked)
-        self._waiting = QLabel(WAITING_WORDS, self)
+        self._waiting = QLabel(tr(WAITING_WORDS), self)
         set_role(self._waiting, "small")
         self._waiting.hide()
         self._dots = WaitingDots(self)

@@ -6,6 +6,7 @@ from PySide6.QtCore import QSize, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QWidget
 
+from app.language import tr, tr_n
 from app.ui.icons import icon
 from app.ui.text_format import format_bytes
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, current_theme
@@ -21,8 +22,8 @@ class PasteChip(QWidget):
         self._texts: list[str] = []
         self._label = QLabel(self)
         self._remove = QToolButton(self)
-        self._remove.setAccessibleName("Remove the pasted text")
-        self._remove.setToolTip("Remove the pasted text")
+        self._remove.setAccessibleName(tr("Remove the pasted text"))
+        self._remove.setToolTip(tr("Remove the pasted text"))
         self._remove.setIconSize(QSize(12, 12))
         self._remove.clicked.connect(self._on_removed)
         row = QHBoxLayout(self)
@@ -41,7 +42,13 @@ class PasteChip(QWidget):
         self._texts.append(text)
         lines = sum(part.count("\n") + 1 for part in self._texts)
         size = sum(len(part.encode("utf-8", "replace")) for part in self._texts)
-        self._label.setText(f"Pasted text: {lines:,} line{'s' if lines > 1 else ''}, {format_bytes(size)}")
+        words = tr_n(
+            "Pasted text: {count:,} line, {size}",
+            "Pasted text: {count:,} lines, {size}",
+            lines,
+            size=format_bytes(size),
+        )
+        self._label.setText(words)
         self.show()
 
     def clear(self) -> None:

@@ -9,6 +9,7 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QPlainTextEdit, QVBoxLayout, QWidget
 
 from app.chat_settings import MAX_INSTRUCTIONS
+from app.language import mark, tr, translated
 from app.presets import Preset, named, preset_of, renamed, with_preset, without
 from app.ui import dialogs
 from app.ui.choice_box import ChoiceBox
@@ -18,8 +19,8 @@ from app.ui.theme import SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
 
 _LINES = 6
-NONE = "No instructions"
-OWN = "Own words"
+NONE = mark("No instructions")
+OWN = mark("Own words")
 
 
 class PresetBox(QWidget):
@@ -33,23 +34,23 @@ class PresetBox(QWidget):
         self._presets = tuple(presets)
         self._naming = ""  # the preset that gets another name now; "": what is written gets its first
         self.chooser = ChoiceBox(self)
-        self.chooser.setAccessibleName("Preset of instructions")
-        self.chooser.setToolTip("Instructions that you keep for any chat")
+        self.chooser.setAccessibleName(tr("Preset of instructions"))
+        self.chooser.setToolTip(tr("Instructions that you keep for any chat"))
         self.text = QPlainTextEdit(self)
         self.text.setTabChangesFocus(True)
-        self.text.setAccessibleName("Instructions")
-        self.text.setToolTip("The model reads this before the conversation (its system prompt)")
-        self.text.setPlaceholderText("For example: Answer briefly, and in British English.")
+        self.text.setAccessibleName(tr("Instructions"))
+        self.text.setToolTip(tr("The model reads this before the conversation (its system prompt)"))
+        self.text.setPlaceholderText(tr("For example: Answer briefly, and in British English."))
         set_role(self.text, "field")
         self.text.setFixedHeight(self.text.fontMetrics().lineSpacing() * _LINES + 2 * SPACE_S + SPACE_XS)
-        self.save_button = PushButton("Save as preset…", self)
-        self.rename_button = PushButton("Rename…", self)
-        self.delete_button = PushButton("Delete…", self)
+        self.save_button = PushButton(tr("Save as preset…"), self)
+        self.rename_button = PushButton(tr("Rename…"), self)
+        self.delete_button = PushButton(tr("Delete…"), self)
         self.name = _NameEdit(self)
-        self.name.setAccessibleName("Name of the preset")
-        self.name.setPlaceholderText("Name of the preset")
-        self.keep_button = PushButton("Save", self)
-        self.cancel_button = PushButton("Cancel", self)
+        self.name.setAccessibleName(tr("Name of the preset"))
+        self.name.setPlaceholderText(tr("Name of the preset"))
+        self.keep_button = PushButton(tr("Save"), self)
+        self.cancel_button = PushButton(tr("Cancel"), self)
         self.error = WrappedLabel("", self)
         set_role(self.error, "danger")
         self._explain()
@@ -74,7 +75,8 @@ class PresetBox(QWidget):
         if len(self.instructions) <= MAX_INSTRUCTIONS:
             return True
         self._refuse(
-            f"Instructions have at most {MAX_INSTRUCTIONS:,} characters; these have more.", self.text
+            tr("Instructions have at most {most:,} characters; these have more.", most=MAX_INSTRUCTIONS),
+            self.text,
         )
         return False
 
@@ -90,7 +92,7 @@ class PresetBox(QWidget):
     def _begin_naming(self, old: str) -> None:
         """Asks for a name: another one for the preset `old`, or one for what is written."""
         self._naming = old
-        self.keep_button.setText("Rename" if old else "Save")
+        self.keep_button.setText(tr("Rename") if old else tr("Save"))
         self.name.setText(old)
         self._show_naming(True)
         self.name.selectAll()
@@ -103,14 +105,14 @@ class PresetBox(QWidget):
             else:
                 presets = with_preset(self._presets, self.name.text(), self.instructions)
         except ValueError as error:
-            self._refuse(str(error), self.name)
+            self._refuse(translated(str(error)), self.name)
             return
         if not self._naming and (old := named(self._presets, self.name.text())) is not None:
             dialogs.ask(
                 self,
-                f"Replace the preset “{old.name}”?",
-                "Chats that were begun with it keep the old words.",
-                accept="Replace",
+                tr("Replace the preset “{name}”?", name=old.name),
+                tr("Chats that were begun with it keep the old words."),
+                accept=tr("Replace"),
                 on_accept=lambda: self._take(presets),
             )
             return
@@ -122,9 +124,9 @@ class PresetBox(QWidget):
             return
         dialogs.ask(
             self,
-            f"Delete the preset “{preset.name}”?",
-            "Chats that were begun with it keep its words.",
-            accept="Delete",
+            tr("Delete the preset “{name}”?", name=preset.name),
+            tr("Chats that were begun with it keep its words."),
+            accept=tr("Delete"),
             on_accept=lambda: self._take(without(self._presets, preset.name)),
             destructive=True,
         )
@@ -143,7 +145,7 @@ class PresetBox(QWidget):
     def _fill(self) -> None:
         self.chooser.blockSignals(True)  # nobody chooses here
         self.chooser.clear()
-        self.chooser.addItem(NONE)
+        self.chooser.addItem(tr(NONE))
         for preset in self._presets:
             self.chooser.addItem(preset.name, preset)
         self.chooser.blockSignals(False)
@@ -152,11 +154,11 @@ class PresetBox(QWidget):
     def _follow_text(self) -> None:
         """The chooser names what is written."""
         chosen = self._chosen()
-        own = self.chooser.findText(OWN)
+        own = self.chooser.findText(tr(OWN))
         is_own = bool(self.instructions) and chosen is None
         self.chooser.blockSignals(True)
         if is_own and own < 0:
-            self.chooser.addItem(OWN)
+            self.chooser.addItem(tr(OWN))
         elif not is_own and own == self.chooser.count() - 1 and own > len(self._presets):
             self.chooser.removeItem(own)
         if is_own:
@@ -195,13 +197,13 @@ class PresetBox(QWidget):
         self.cancel_button.clicked.connect(self._end_naming)
 
     def _explain(self) -> None:
-        self.save_button.setToolTip("Keep these instructions under a name, for other chats")
-        self.rename_button.setToolTip("Give the chosen preset another name")
-        self.delete_button.setToolTip("Delete the chosen preset")
-        self.name.setToolTip("What the preset is called in the list")
+        self.save_button.setToolTip(tr("Keep these instructions under a name, for other chats"))
+        self.rename_button.setToolTip(tr("Give the chosen preset another name"))
+        self.delete_button.setToolTip(tr("Delete the chosen preset"))
+        self.name.setToolTip(tr("What the preset is called in the list"))
 
     def _lay_out(self) -> None:
-        label = QLabel("Instructions", self)
+        label = QLabel(tr("Instructions"), self)
         label.setBuddy(self.text)
         set_role(label, "header-title")
         head = QHBoxLayout()

@@ -23,6 +23,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.document_view import (
     LINE_HEIGHT_PERCENT,
     DocumentView,
@@ -123,7 +124,7 @@ class ProseView(DocumentView):
         self._num_settled = 0
         self._settled_end = 0  # characters of the document that are final
         super().__init__(parent)
-        self.setAccessibleName("Thinking text" if muted else "Answer text")
+        self.setAccessibleName(tr("Thinking text") if muted else tr("Answer text"))
 
     @property
     def is_empty(self) -> bool:

@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QLabel, QLineEdit, QPlainTextEdit, QVBoxLayout, QWidget
 
 from app.chat_sampling import MAX_STOP_LENGTH, MAX_STOPS, RANGES, SamplingChoice
+from app.language import mark, tr
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
@@ -22,6 +23,8 @@ _STOP_LINES = 2
 
 @dataclass(frozen=True)
 class _Words:
+    """In English."""
+
     name: str
     explanation: str
     allowed: str  # completes "The temperature is …"
@@ -29,37 +32,42 @@ class _Words:
 
 _FIELDS: dict[str, _Words] = {
     "temperature": _Words(
-        "Temperature",
-        "How freely words are drawn. 0 always takes the likeliest one; above 1 gets wild.",
-        "a number from 0 to 10",
+        mark("Temperature"),
+        mark("How freely words are drawn. 0 always takes the likeliest one; above 1 gets wild."),
+        mark("a number from 0 to 10"),
     ),
     "top_p": _Words(
-        "Top-p",
-        "Draws from the likeliest tokens that together have this probability. 1 takes all.",
-        "a number above 0, at most 1",
+        mark("Top-p"),
+        mark("Draws from the likeliest tokens that together have this probability. 1 takes all."),
+        mark("a number above 0, at most 1"),
     ),
     "top_k": _Words(
-        "Top-k", "Draws from this many of the likeliest tokens. 0 takes all.", "a whole number, 0 or more"
+        mark("Top-k"),
+        mark("Draws from this many of the likeliest tokens. 0 takes all."),
+        mark("a whole number, 0 or more"),
     ),
     "min_p": _Words(
-        "Min-p",
-        "Leaves out tokens that are less likely than this share of the likeliest one. 0 leaves out none.",
-        "a number from 0, below 1",
+        mark("Min-p"),
+        mark("Leaves out tokens that are less likely than this share of the likeliest one. 0 leaves out none."),
+        mark("a number from 0, below 1"),
     ),
     "repetition_penalty": _Words(
-        "Repetition penalty",
-        "Makes tokens less likely that occurred before. 1 does nothing; more than 1.2 harms most answers.",
-        "a number from 0.01 to 100",
+        mark("Repetition penalty"),
+        mark("Makes tokens less likely that occurred before. 1 does nothing; more than 1.2 harms most answers."),
+        mark("a number from 0.01 to 100"),
     ),
     "max_tokens": _Words(
-        "Longest answer",
-        "In tokens. An empty field lets the model end by itself, or the context.",
-        "a whole number of tokens, 1 or more",
+        mark("Longest answer"),
+        mark("In tokens. An empty field lets the model end by itself, or the context."),
+        mark("a whole number of tokens, 1 or more"),
     ),
     "seed": _Words(
-        "Seed",
-        "The same seed, settings and question give the same answer. An empty field takes another each time.",
-        f"a whole number from 0 to {2**31 - 1}",
+        mark("Seed"),
+        mark(
+            "The same seed, settings and question give the same answer. "
+            "An empty field takes another each time."
+        ),
+        mark("a whole number from 0 to 2147483647"),
     ),
 }
 
@@ -73,8 +81,8 @@ class SamplingPanel(QWidget):
         super().__init__(parent)
         self.fields: dict[str, QLineEdit] = {}
         self.stop = _StopEdit(self)
-        self.recommended_button = PushButton("Use the model's recommended", self)
-        self.recommended_button.setToolTip("Empties all fields, so that the model's own values hold")
+        self.recommended_button = PushButton(tr("Use the model's recommended"), self)
+        self.recommended_button.setToolTip(tr("Empties all fields, so that the model's own values hold"))
         self.error = WrappedLabel("", self)
         set_role(self.error, "danger")
         self.error.hide()
@@ -88,7 +96,7 @@ class SamplingPanel(QWidget):
         """What holds where a field is empty."""
         for name, field in self.fields.items():
             value = getattr(recommended, name, None)
-            field.setPlaceholderText(_written(value) or _EMPTY[name])
+            field.setPlaceholderText(_written(value) or tr(_EMPTY[name]))
 
     def show_choice(self, choice: SamplingChoice) -> None:
         for name, field in self.fields.items():
@@ -105,17 +113,23 @@ class SamplingPanel(QWidget):
                 continue
             bounds = RANGES[name]
             if number is None or not bounds.holds(number):
-                words = _FIELDS[name]
-                self._refuse(field, f"“{field.text().strip()}” can't be used: write {words.allowed}.")
+                text, allowed = field.text().strip(), tr(_FIELDS[name].allowed)
+                self._refuse(
+                    field, tr("“{text}” can't be used: write {allowed}.", text=text, allowed=allowed)
+                )
                 field.selectAll()
                 return None
             values[name] = int(number) if bounds.whole else number
         stops = [_unescaped(line) for line in self.stop.toPlainText().split("\n") if line]
         if len(stops) > MAX_STOPS:
-            self._refuse(self.stop, f"There are {len(stops)} stop strings; {MAX_STOPS} are the most.")
+            sentence = tr(
+                "There are {count} stop strings; {most} are the most.", count=len(stops), most=MAX_STOPS
+            )
+            self._refuse(self.stop, sentence)
             return None
         if any(len(text) > MAX_STOP_LENGTH for text in stops):
-            self._refuse(self.stop, f"A stop string has at most {MAX_STOP_LENGTH} characters.")
+            sentence = tr("A stop string has at most {most} characters.", most=MAX_STOP_LENGTH)
+            self._refuse(self.stop, sentence)
             return None
         return SamplingChoice(**values, stop=tuple(dict.fromkeys(stops)))
 
@@ -138,19 +152,19 @@ class SamplingPanel(QWidget):
             field = self.fields[name] = QLineEdit(self)
             field.setFixedWidth(_FIELD_WIDTH)
             field.setAlignment(Qt.AlignmentFlag.AlignRight)
-            field.setAccessibleName(words.name)
-            field.setAccessibleDescription(words.explanation)
-            label = QLabel(words.name, self)
+            field.setAccessibleName(tr(words.name))
+            field.setAccessibleDescription(tr(words.explanation))
+            label = QLabel(tr(words.name), self)
             label.setBuddy(field)
             for part in (label, field):
-                part.setToolTip(words.explanation)
+                part.setToolTip(tr(words.explanation))
             row, column = divmod(index, _COLUMNS)
             grid.addWidget(label, row, 3 * column)
             grid.addWidget(field, row, 3 * column + 1)
         grid.setColumnMinimumWidth(2, SPACE_L)
         grid.setColumnStretch(0, 1)
         grid.setColumnStretch(3, 1)
-        label = QLabel("Stop strings, one a line", self)
+        label = QLabel(tr("Stop strings, one a line"), self)
         label.setBuddy(self.stop)
         label.setToolTip(self.stop.toolTip())
         column = QVBoxLayout(self)
@@ -172,14 +186,16 @@ class _StopEdit(QPlainTextEdit):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setTabChangesFocus(True)
-        self.setAccessibleName("Stop strings, one a line")
-        self.setToolTip("An answer ends where one of these would come. \\n stands for the end of a line.")
-        self.setPlaceholderText("none")
+        self.setAccessibleName(tr("Stop strings, one a line"))
+        self.setToolTip(
+            tr("An answer ends where one of these would come. \\n stands for the end of a line.")
+        )
+        self.setPlaceholderText(tr("none"))
         set_role(self, "field")
         self.setFixedHeight(self.fontMetrics().lineSpacing() * _STOP_LINES + 2 * SPACE_S + SPACE_XS)
 
 
-_EMPTY = dict.fromkeys(_FIELDS, "") | {"max_tokens": "no limit", "seed": "by chance"}
+_EMPTY = dict.fromkeys(_FIELDS, "") | {"max_tokens": mark("no limit"), "seed": mark("by chance")}
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\t", "\\t"))
 
 

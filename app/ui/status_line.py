@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from app.controller import ModelPhase, ModelState
 from app.conversations import AnswerStats
+from app.language import tr, translated
 from app.ui.context_meter import ContextMeter
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
@@ -32,18 +33,18 @@ class StatusLine(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Status")
+        self.setAccessibleName(tr("Status"))
         self.setProperty("role", "status")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self._used = 0  # tokens
         self._limit = 0
         self._icon = IconLabel("chip", self, size=_ICON)
-        self.device = ElidedLabel("No model is loaded", self)
+        self.device = ElidedLabel(tr("No model is loaded"), self)
         self.context = ContextMeter(self)
         self.speed = QLabel(self)
         for label in (self.device, self.speed):
             label.setProperty("role", "small")
-        self.speed.setToolTip("Speed of the last answer")
+        self.speed.setToolTip(tr("Speed of the last answer"))
         layout = QHBoxLayout(self)
         layout.setContentsMargins(SPACE_M, SPACE_XS + 1, SPACE_M, SPACE_XS + 2)
         layout.setSpacing(SPACE_L)
@@ -63,7 +64,7 @@ class StatusLine(QWidget):
             self._limit = summary.context_length
         else:
             loading = state.phase is ModelPhase.LOADING
-            self.device.setText("A model is being loaded" if loading else "No model is loaded")
+            self.device.setText(tr("A model is being loaded") if loading else tr("No model is loaded"))
             self._limit = 0
             self._show_speed("")
 
@@ -78,7 +79,7 @@ class StatusLine(QWidget):
 
     def set_last_answer(self, stats: AnswerStats | None) -> None:
         speed = format_speed(stats.decode_tokens, stats.decode_seconds) if stats is not None else ""
-        self._show_speed(f"Last answer {speed}" if speed else "")
+        self._show_speed(tr("Last answer {speed}", speed=speed) if speed else "")
 
     def _show_speed(self, words: str) -> None:
         self.speed.setText(words)
@@ -104,6 +105,7 @@ class StatusLine(QWidget):
 
 def device_sentence(summary: ModelSummary) -> str:
     """What computes, and, when it isn't the card, that it isn't."""
+    device = translated(summary.device_description)
     if summary.device == "cpu" and any(notice.code.startswith("card-") for notice in summary.notices):
-        return f"{summary.device_description} — no graphics card is used"
-    return summary.device_description
+        return tr("{device} — no graphics card is used", device=device)
+    return device

@@ -6,6 +6,7 @@ from PySide6.QtCore import QUrl, Signal
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
+from app.language import mark, tr
 from app.ui.disclosure import DisclosureButton
 from app.ui.document_view import DocumentView
 from app.ui.message_body import MessageBody
@@ -14,13 +15,13 @@ from app.ui.text_format import format_duration
 from app.ui.theme import SPACE_M, SPACE_S, current_theme
 
 _INDENT = 18  # pixels
-THINKING = "Thinking…"
-THOUGHT = "Thought for a while"  # where nobody knows how long
+THINKING = mark("Thinking…")
+THOUGHT = mark("Thought for a while")  # where nobody knows how long
 
 
 def thought_title(seconds: float) -> str:
     """What stands above thinking that is over; 0 where it isn't known how long it took."""
-    return f"Thought for {format_duration(seconds)}" if seconds > 0 else THOUGHT
+    return tr("Thought for {duration}", duration=format_duration(seconds)) if seconds > 0 else tr(THOUGHT)
 
 
 class ThinkingBlock(QWidget):
@@ -37,7 +38,7 @@ class ThinkingBlock(QWidget):
         self._body: MessageBody | None = None
         self._ended = False
         self._button = DisclosureButton(self)
-        self._button.set_title(THINKING)
+        self._button.set_title(tr(THINKING))
         self._button.toggled.connect(self._on_toggled)
 
     @property

@@ -19,6 +19,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
 from app.conversations import Message
+from app.language import tr
 from app.ui.document_view import DocumentView
 from app.ui.message_actions import MessageAction
 from app.ui.message_view import AnswerView, MessageView, message_view
@@ -67,9 +68,9 @@ class Transcript(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.setAccessibleName("Conversation")
+        self.setAccessibleName(tr("Conversation"))
         self._content = QWidget()
-        self._content.setAccessibleName("Messages")
+        self._content.setAccessibleName(tr("Messages"))
         self.setWidget(self._content)
         self.viewport().setAutoFillBackground(False)
         self._content.setAutoFillBackground(False)

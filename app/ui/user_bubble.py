@@ -11,6 +11,7 @@ from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QTextBlockFormat, QTextCursor
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.disclosure import DisclosureButton
 from app.ui.document_view import DocumentView, reading_font, same_frame
 from app.ui.sliced_work import SlicedWork
@@ -43,7 +44,9 @@ class UserBubble(QWidget):
         if len(preview) < len(text.rstrip()):
             self._more = DisclosureButton(self)
             self._more.set_title(
-                f"Show all {text.count(chr(10)) + 1:,} lines" if "\n" in text else "Show all"
+                tr("Show all {count:,} lines", count=text.count("\n") + 1)
+                if "\n" in text
+                else tr("Show all")
             )
             self._more.toggled.connect(self._on_toggled)
 
@@ -132,7 +135,7 @@ class _PlainView(DocumentView):
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Your message")
+        self.setAccessibleName(tr("Your message"))
         self._line_length = 0
 
     def add(self, text: str) -> None:

@@ -8,6 +8,7 @@ from PySide6.QtCore import QRectF, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
 from app.ui.theme import current_theme
 
 _SIZE = 7  # pixels
@@ -20,7 +21,7 @@ class WaitingDots(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Waiting for the answer")
+        self.setAccessibleName(tr("Waiting for the answer"))
         self.setFixedSize(3 * _SIZE + 2 * _SIZE, 3 * _SIZE)
         self._step = 0
         self._timer = QTimer(self)
