@@ -127,8 +127,9 @@ def _as_list(values: Iterator[str]) -> Iterator[str]:
 
 
 def _exported(count: int, target: Path) -> Notice:
-    message = f"The conversation is in {target}." if count == 1 else f"{count:,} conversations are in {target}."
-    return Notice("conversations-exported", message)
+    if count == 1:
+        return Notice("conversations-exported", f"The conversation is in {target}.")
+    return Notice("conversations-exported", f"{count:,} conversations are in {target}.")
 
 
 def _imported(count: int, path: Path) -> Notice:

@@ -134,7 +134,8 @@ class ConversationPresenter(QObject):
         if len(conversation_ids) > 1:
             return tr("Conversations")
         titles = [shown_title(one) for one in self._list.model.summaries if one.id in conversation_ids]
-        return _NOT_IN_NAMES.sub(" ", titles[0] if titles else "").strip(" .")[:_MAX_NAME] or tr("Conversation")
+        title = _NOT_IN_NAMES.sub(" ", titles[0] if titles else "").strip(" .")
+        return title[:_MAX_NAME] or tr("Conversation")
 
     def _open(self, dialog: QFileDialog) -> None:
         """Without blocking: answers stream on while the question stands open."""
