@@ -48,12 +48,16 @@ _FIELDS: dict[str, _Words] = {
     ),
     "min_p": _Words(
         mark("Min-p"),
-        mark("Leaves out tokens that are less likely than this share of the likeliest one. 0 leaves out none."),
+        mark(
+            "Leaves out tokens that are less likely than this share of the likeliest one. 0 leaves out none."
+        ),
         mark("a number from 0, below 1"),
     ),
     "repetition_penalty": _Words(
         mark("Repetition penalty"),
-        mark("Makes tokens less likely that occurred before. 1 does nothing; more than 1.2 harms most answers."),
+        mark(
+            "Makes tokens less likely that occurred before. 1 does nothing; more than 1.2 harms most answers."
+        ),
         mark("a number from 0.01 to 100"),
     ),
     "max_tokens": _Words(
@@ -187,9 +191,7 @@ class _StopEdit(QPlainTextEdit):
         super().__init__(parent)
         self.setTabChangesFocus(True)
         self.setAccessibleName(tr("Stop strings, one a line"))
-        self.setToolTip(
-            tr("An answer ends where one of these would come. \\n stands for the end of a line.")
-        )
+        self.setToolTip(tr("An answer ends where one of these would come. \\n stands for the end of a line."))
         self.setPlaceholderText(tr("none"))
         set_role(self, "field")
         self.setFixedHeight(self.fontMetrics().lineSpacing() * _STOP_LINES + 2 * SPACE_S + SPACE_XS)

@@ -44,9 +44,7 @@ class UserBubble(QWidget):
         if len(preview) < len(text.rstrip()):
             self._more = DisclosureButton(self)
             self._more.set_title(
-                tr("Show all {count:,} lines", count=text.count("\n") + 1)
-                if "\n" in text
-                else tr("Show all")
+                tr("Show all {count:,} lines", count=text.count("\n") + 1) if "\n" in text else tr("Show all")
             )
             self._more.toggled.connect(self._on_toggled)
 
