@@ -32,5 +32,6 @@ def grow(body: MessageBody, text: str, cuts: Sequence[int]) -> None:
         if position >= len(text):
             break
         body.append(text[position : position + length])
+        body.arrange(700)
         position += length
     body.finish()

@@ -48,7 +48,8 @@ class MessageBody(QWidget):
         self._muted = muted
         self._pieces: list[Piece] = []
         self._changing: list[Piece] = []  # pieces that the change under way has touched
-        self._heights: list[int] = []  # by piece, at self._width; shorter when pieces wait to be arranged
+        self._heights: list[int | None] = []  # by piece, at self._width; None where it waits to be arranged
+        self._num_standing = 0  # pieces from the first on that are where they belong
         self._width = 0
         self._begin()
 
@@ -90,7 +91,7 @@ class MessageBody(QWidget):
             piece.hide()
             piece.deleteLater()
         self._pieces.clear()
-        self._heights.clear()
+        self._forget_heights()
         self._begin()
         self.append(text)
         self.finish()
@@ -113,28 +114,32 @@ class MessageBody(QWidget):
             self._show_end()
 
     def arrange(self, width: int) -> int:
-        """Places the pieces for a width in pixels; gives the height. What stands unchanged costs
+        """Places the pieces for a width in pixels; gives the height. What stands above the first change costs
         nothing.
         """
         if width != self._width:
             self._width = width
-            self._heights.clear()
-        top = 0
-        for index, piece in enumerate(self._pieces):
+            self._forget_heights()
+        self._heights += [None] * (len(self._pieces) - len(self._heights))
+        top = self._bottom(self._num_standing)
+        for index in range(self._num_standing, len(self._pieces)):
+            piece = self._pieces[index]
             if index:
                 top += _gap(self._pieces[index - 1], piece)
             left = 0 if isinstance(piece, ProseView) else indent_of(piece.place.path)
             inner = max(80, width - left)
-            if index >= len(self._heights):
-                self._heights.append(piece.arrange(inner))
-            piece.setGeometry(left, top, inner, self._heights[index])
-            top += self._heights[index]
+            height = self._heights[index]
+            if height is None:
+                height = self._heights[index] = piece.arrange(inner)
+            piece.setGeometry(left, top, inner, height)
+            top += height
+        self._num_standing = len(self._pieces)
         return top
 
     def apply_theme(self) -> None:
         for piece in self._pieces:
             piece.apply_theme()
-        self._heights.clear()
+        self._forget_heights()
 
     def _enqueue(self, text: str) -> None:
         waiting = bool(self._queued)
@@ -181,6 +186,7 @@ class MessageBody(QWidget):
             piece.end_changes()
         self._changing.clear()
         del self._heights[first_changed:]
+        self._num_standing = min(self._num_standing, first_changed)
         self.height_changed.emit()
 
     def _writable(self, leaf: Leaf) -> Piece:
@@ -206,9 +212,21 @@ class MessageBody(QWidget):
         return piece
 
     def _on_reflowed(self, piece: Piece) -> None:
-        if piece in self._pieces:
-            del self._heights[self._pieces.index(piece) :]
-            self.height_changed.emit()
+        if piece not in self._pieces:
+            return
+        index = self._pieces.index(piece)
+        if index < len(self._heights):
+            self._heights[index] = None
+        self._num_standing = min(self._num_standing, index)
+        self.height_changed.emit()
+
+    def _forget_heights(self) -> None:
+        self._heights.clear()
+        self._num_standing = 0
+
+    def _bottom(self, num_pieces: int) -> int:
+        """Of so many pieces from the first on, which stand where they belong."""
+        return self._pieces[num_pieces - 1].geometry().bottom() + 1 if num_pieces else 0
 
     def _begin_changes(self, piece: Piece) -> None:
         piece.begin_changes()

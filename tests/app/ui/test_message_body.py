@@ -12,6 +12,7 @@ from PySide6.QtGui import QTextDocument
 from PySide6.QtWidgets import QLabel, QToolButton
 
 from app.settings import Theme as ThemeChoice
+from app.ui import message_body
 from app.ui.code_view import CodeView
 from app.ui.message_body import MessageBody
 from app.ui.prose_view import ProseView
@@ -133,6 +134,23 @@ def test_what_is_settled_is_never_laid_out_again(new_body, work: SlicedWork) -> 
     assert body.pieces[: len(settled)] == settled
     assert [document.revision() for document in documents] == revisions
     assert laid_out == []
+
+
+def test_an_answer_that_grows_costs_the_same_however_long_it_is(
+    new_body, work: SlicedWork, monkeypatch
+) -> None:
+    body = new_body()
+    body.append(SAMPLE * 30)
+    work.run_to_end()
+    body.arrange(700)
+    assert len(body.pieces) > 100
+    gaps: list[object] = []
+    gap = message_body._gap
+    monkeypatch.setattr(message_body, "_gap", lambda above, below: gaps.append(below) or gap(above, below))
+    for number in range(20):
+        body.append(f"word {number} ")
+        body.arrange(700)
+    assert 0 < len(gaps) <= 2 * 20, "pieces above what has changed are not placed anew"
 
 
 def test_what_is_shown_fetches_nothing(new_body, work: SlicedWork, monkeypatch: pytest.MonkeyPatch) -> None:
