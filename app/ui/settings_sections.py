@@ -131,8 +131,7 @@ def _device_row(parent: QWidget) -> ChoiceRow:
     return ChoiceRow(
         tr("Models run on"),
         tr(
-            "Automatic takes the graphics card where there is one that will do. Counts from the next load "
-            "on."
+            "Automatic takes the graphics card where there is one that will do. Counts from the next load on."
         ),
         options=[("auto", tr("Automatic")), ("cuda", tr("Graphics card")), ("cpu", tr("Processor"))],
         words=tr("device gpu cpu cuda"),
