@@ -33,6 +33,8 @@ _NOT_SHOWN = re.compile(
 )
 _RECORDS = re.compile(r"(Error|Notice|Refusal)$")
 _UNSAID_CALLS = {
+    "setStyleSheet",
+    "AssertionError",
     "add_argument",
     "ArgumentParser",
     "compile",
@@ -44,7 +46,7 @@ _UNSAID_CALLS = {
 }
 _CODE = re.compile(
     r"\\|%\(|\{%|#define|#include|^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH|PRAGMA)\b"
-    r"|\b(SELECT|FROM|WHERE|UNION)\b|\? |^\s*id, "
+    r"|\b(SELECT|FROM|WHERE|UNION)\b|\? |^\s*id, |\bMono$"
 )
 
 
@@ -93,7 +95,16 @@ def problems(folder: Path, root: Path = ROOT) -> list[str]:
                 lines.append(f"{one.place}: no translation of {one.text!r}")
         lines += [f"{name}: {text!r} is in the code no more" for text in entries if not _known(text, found)]
         lines += [line for entry in catalogue for line in _wrong_places(name, entry)]
+        lines += _two_plurals(found)
     return list(dict.fromkeys(lines))
+
+
+def _two_plurals(found: list[Found]) -> Iterator[str]:
+    """A catalogue knows a text alone, or with one plural."""
+    plurals: dict[str, str] = {}
+    for one in found:
+        if plurals.setdefault(one.text, one.many) != one.many:
+            yield f"{one.place}: {one.text!r} stands elsewhere with another plural, or with none"
 
 
 def _known(text: str, found: list[Found]) -> bool:

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QInputDialog, QLineEdit, QMenu, QWidget
 
 from app.conversation_marks import MAX_TAG_LENGTH, tag_name
 from app.conversations import ConversationSummary
-from app.language import tr, tr_n
+from app.language import tr
 from app.transfer_session import ExportFormat
 from app.ui.icons import icon
 from app.ui.theme import current_theme
@@ -55,7 +55,7 @@ def conversation_menu(
             lambda _checked=False, form=form: actions.export_requested.emit(ids, form)
         )
     menu.addSeparator()
-    words = tr_n("Delete", "Delete {count:,} conversations", len(chosen))
+    words = tr("Delete {count:,} conversations", count=len(chosen)) if len(chosen) > 1 else tr("Delete")
     delete = menu.addAction(icon("trash", theme.danger), f"{words}\tDel")
     delete.triggered.connect(lambda: actions.delete_requested.emit(ids))
     return menu
