@@ -8,6 +8,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QVBoxLayout, QWidget
 
+from app.language import mark, tr
 from app.ui.icon_label import IconLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
@@ -18,29 +19,33 @@ from engine.progress import LoadProgress, LoadStage
 _STEPS = 1000  # of the bar; bytes of large models don't fit its 32 bits
 _MARK = 14
 _LABELS = {
-    LoadStage.OPEN: "Files",
-    LoadStage.RUNTIME: "Engine",
-    LoadStage.WEIGHTS: "Weights",
-    LoadStage.UPLOAD: "Card",
-    LoadStage.CHECK: "Test",
+    LoadStage.OPEN: mark("Files"),
+    LoadStage.RUNTIME: mark("Engine"),
+    LoadStage.WEIGHTS: mark("Weights"),
+    LoadStage.UPLOAD: mark("Card"),
+    LoadStage.CHECK: mark("Test"),
 }
 _SENTENCES = {
-    LoadStage.OPEN: "Checking the files",
-    LoadStage.RUNTIME: "Starting the engine",
-    LoadStage.WEIGHTS: "Reading the weights",
-    LoadStage.UPLOAD: "Filling the card's memory",
-    LoadStage.CHECK: "Trying a few words",
+    LoadStage.OPEN: mark("Checking the files"),
+    LoadStage.RUNTIME: mark("Starting the engine"),
+    LoadStage.WEIGHTS: mark("Reading the weights"),
+    LoadStage.UPLOAD: mark("Filling the card's memory"),
+    LoadStage.CHECK: mark("Trying a few words"),
+}
+_AMOUNTS = {
+    LoadStage.WEIGHTS: mark("Reading the weights, {done} of {total}"),
+    LoadStage.UPLOAD: mark("Filling the card's memory, {done} of {total}"),
 }
 
 
 def progress_sentence(progress: LoadProgress | None) -> str:
     """One line for the stage that runs: "Reading the weights, 45 of 93 MB"."""
     if progress is None:
-        return "Waiting for the engine"
-    sentence = _SENTENCES[progress.stage]
-    if progress.stage in (LoadStage.WEIGHTS, LoadStage.UPLOAD) and progress.total:
-        return f"{sentence}, {format_bytes(progress.done)} of {format_bytes(progress.total)}"
-    return sentence
+        return tr("Waiting for the engine")
+    if progress.stage in _AMOUNTS and progress.total:
+        done, total = format_bytes(progress.done), format_bytes(progress.total)
+        return tr(_AMOUNTS[progress.stage], done=done, total=total)
+    return tr(_SENTENCES[progress.stage])
 
 
 class LoadProgressView(QWidget):
@@ -58,7 +63,7 @@ class LoadProgressView(QWidget):
     def restart(self) -> None:
         """For a new load: Cancel can be pressed again."""
         self.cancel_button.setEnabled(True)
-        self.cancel_button.setText("Cancel")
+        self.cancel_button.setText(tr("Cancel"))
         self.show_progress(None)
 
     def show_progress(self, progress: LoadProgress | None) -> None:
@@ -83,7 +88,7 @@ class LoadProgressView(QWidget):
 
     def _cancel(self) -> None:
         self.cancel_button.setEnabled(False)
-        self.cancel_button.setText("Cancelling…")
+        self.cancel_button.setText(tr("Cancelling…"))
         self.cancel_requested.emit()
 
     def _build(self) -> None:
@@ -91,7 +96,7 @@ class LoadProgressView(QWidget):
         stages = QHBoxLayout()
         stages.setSpacing(SPACE_XS + 2)
         for stage in LoadStage:
-            mark, label = IconLabel("ring", self, size=_MARK), QLabel(_LABELS[stage], self)
+            mark, label = IconLabel("ring", self, size=_MARK), QLabel(tr(_LABELS[stage]), self)
             label.setContentsMargins(0, 0, SPACE_M, 0)
             self._marks[stage] = (mark, label)
             stages.addWidget(mark)
@@ -100,13 +105,13 @@ class LoadProgressView(QWidget):
         stages.addStretch(1)
         self.bar = QProgressBar(self)
         self.bar.setTextVisible(False)
-        self.bar.setAccessibleName("Progress of loading the model")
+        self.bar.setAccessibleName(tr("Progress of loading the model"))
         self.sentence = QLabel(self)
         self.sentence.setTextFormat(Qt.TextFormat.PlainText)
         self.sentence.setProperty("role", "muted")
-        self.cancel_button = PushButton("Cancel", self)
-        self.cancel_button.setAccessibleName("Cancel loading")
-        self.cancel_button.setToolTip("Stop loading; nothing changes")
+        self.cancel_button = PushButton(tr("Cancel"), self)
+        self.cancel_button.setAccessibleName(tr("Cancel loading"))
+        self.cancel_button.setToolTip(tr("Stop loading; nothing changes"))
         bottom = QHBoxLayout()
         bottom.addWidget(self.sentence, 1)
         bottom.addWidget(self.cancel_button)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
+from app.language import tr, translated
 from app.making_room import LoadedModel, plan_room
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
@@ -64,8 +65,8 @@ class NoticeLine(QWidget):
         self.notice = notice
         self._icon.set_icon(kind, {"error": "danger", "warning": "warning"}.get(kind, "accent"))
         set_role(self.message, "danger" if kind == "error" else "")
-        self.message.setText(notice.message)
-        self._hint.setText(notice.hint)
+        self.message.setText(translated(notice.message))
+        self._hint.setText(translated(notice.hint))
         self._hint.setVisible(bool(notice.hint))
 
 
@@ -111,7 +112,7 @@ class ModelCard(QFrame):
     def show_inspecting(self, path: Path) -> None:
         """The files are being looked at."""
         self._show_path(path)
-        self._set_reason("Looking at the files…")
+        self._set_reason(tr("Looking at the files…"))
 
     def show_unseen(self, path: Path) -> None:
         """A model that is loaded without having been looked at before."""
@@ -121,13 +122,13 @@ class ModelCard(QFrame):
     def show_inspection_failure(self, notice: Notice) -> None:
         """The files could not be looked at; what they hold stays unknown."""
         self._set_lines([NoticeLine(notice, self, kind="error")])
-        self._set_reason(NOT_LOADABLE)
+        self._set_reason(tr(NOT_LOADABLE))
 
     def show_report(self, report: ModelReport) -> None:
         self.path, self.report = report.path, report
         self._title.setText(report.name or shown_name(report.path))
         family = [part for part in (report.family, report.architecture) if part]
-        kind = {"gguf": "GGUF file", "safetensors": "Hugging Face folder"}.get(report.kind or "", "")
+        kind = {"gguf": tr("GGUF file"), "safetensors": tr("Hugging Face folder")}.get(report.kind or "", "")
         self._subtitle.setText("  ·  ".join(dict.fromkeys([*family, kind] if kind else family)))
         self._set_facts(model_facts(report))
         lines = [NoticeLine(notice, self, kind="error") for notice in report.problems]
@@ -152,8 +153,10 @@ class ModelCard(QFrame):
         """The load failed; the model that was loaded before goes on working, and the card says so."""
         self._set_loading(False)
         self._set_lines([NoticeLine(notice, self, kind="error")])
-        self._set_meanwhile(f"{working_model} is still loaded and goes on working." if working_model else "")
-        self.load_button.setText("Try again")
+        self._set_meanwhile(
+            tr("{name} is still loaded and goes on working.", name=working_model) if working_model else ""
+        )
+        self.load_button.setText(tr("Try again"))
         self._set_reason("")
 
     def show_cancelled(self) -> None:
@@ -207,7 +210,7 @@ class ModelCard(QFrame):
     def _set_reason(self, reason: str) -> None:
         """Why Load can't be pressed; "" when it can."""
         self.load_button.setEnabled(not reason)
-        self.load_button.setToolTip(reason or "Load this model (Enter)")
+        self.load_button.setToolTip(reason or tr("Load this model (Enter)"))
         self._reason.setText(reason)
 
     def _set_meanwhile(self, sentence: str) -> None:
@@ -221,7 +224,7 @@ class ModelCard(QFrame):
             self.plan.hide()
             self.verdict.hide()
         self._actions.setVisible(not loading)
-        self.load_button.setText("Load")
+        self.load_button.setText(tr("Load"))
         self._set_meanwhile("")
 
     def _set_lines(self, lines: list[NoticeLine] | tuple[()]) -> None:
@@ -270,8 +273,8 @@ class ModelCard(QFrame):
         self._reason = QLabel(self._actions)
         self._reason.setProperty("role", "muted")
         self._reason.setWordWrap(True)
-        self.load_button = PushButton("Load", self._actions)
-        self.load_button.setAccessibleName("Load this model")
+        self.load_button = PushButton(tr("Load"), self._actions)
+        self.load_button.setAccessibleName(tr("Load this model"))
         self.load_button.setProperty("role", "primary")
         self.load_button.setMinimumWidth(110)
         self._lay_out()
@@ -317,7 +320,7 @@ def _fact(parent: QWidget, name: str, value: str, explanation: str) -> QWidget:
     label, text = QLabel(name, box), QLabel(value, box)
     set_role(label, "small")
     text.setTextFormat(Qt.TextFormat.PlainText)
-    text.setAccessibleName(f"{name}: {value}")
+    text.setAccessibleName(tr("{name}: {value}", name=name, value=value))
     box.setToolTip(explanation)
     layout = QVBoxLayout(box)
     layout.setContentsMargins(0, 0, 0, 0)

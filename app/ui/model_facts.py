@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.ui.text_format import format_bytes, format_count
-from engine.wording import format_tokens
+from app.language import mark, tr
+from app.ui.text_format import format_bytes, format_count, format_tokens
 
 if TYPE_CHECKING:
     from engine.inspection import ModelReport
 
 Fact = tuple[str, str, str]  # name, value, explanation
 _UNKNOWN = "\N{EM DASH}"
-NOT_LOADABLE = "Can't be loaded for the reason above."
+_NOT_LOADABLE_EITHER = mark("Can't be loaded for the reasons above.")
+NOT_LOADABLE = mark("Can't be loaded for the reason above.")
 
 
 def model_facts(report: ModelReport) -> tuple[Fact, ...]:
@@ -23,30 +24,45 @@ def model_facts(report: ModelReport) -> tuple[Fact, ...]:
     weights, ram = report.weight_bytes, report.fits.get("ram")
     kv = report.kv_bytes_per_token
     facts = (
-        ("Parameters", _known(format_count, report.parameters), "How many numbers the model is made of"),
-        ("Size on disk", _known(format_bytes, report.file_bytes), "All weight files together"),
-        ("Layers", _known(str, report.layers), "How deep the model is"),
         (
-            "Weights in memory",
+            tr("Parameters"),
+            _known(format_count, report.parameters),
+            tr("How many numbers the model is made of"),
+        ),
+        (tr("Size on disk"), _known(format_bytes, report.file_bytes), tr("All weight files together")),
+        (tr("Layers"), _known(str, report.layers), tr("How deep the model is")),
+        (
+            tr("Weights in memory"),
             _known(format_bytes, weights.native),
-            "Memory for the weights at the precision they are computed with; a packed file is unpacked to it",
+            tr(
+                "Memory for the weights at the precision they are computed with; a packed file is unpacked "
+                "to it"
+            ),
         ),
-        ("Weights, 8-bit", _known(format_bytes, weights.q8), "Memory for the weights with 8 bits each"),
-        ("Weights, 4-bit", _known(format_bytes, weights.q4), "Memory for the weights with 4 bits each"),
         (
-            "Context",
+            tr("Weights, 8-bit"),
+            _known(format_bytes, weights.q8),
+            tr("Memory for the weights with 8 bits each"),
+        ),
+        (
+            tr("Weights, 4-bit"),
+            _known(format_bytes, weights.q4),
+            tr("Memory for the weights with 4 bits each"),
+        ),
+        (
+            tr("Context"),
             _known(format_tokens, report.context_length),
-            "The longest conversation the model can keep in view",
+            tr("The longest conversation the model can keep in view"),
         ),
         (
-            "Chat memory",
-            _known(lambda size: f"{format_bytes(size)} per token", kv),
-            "Memory that a conversation takes as it grows",
+            tr("Chat memory"),
+            _known(lambda size: tr("{size} per token", size=format_bytes(size)), kv),
+            tr("Memory that a conversation takes as it grows"),
         ),
         (
-            "Free memory",
+            tr("Free memory"),
             _known(format_bytes, ram.available_bytes if ram is not None else 0),
-            "Memory of this computer that no program uses now",
+            tr("Memory of this computer that no program uses now"),
         ),
     )
     return facts if any(value != _UNKNOWN for _, value, _ in facts) else ()
@@ -56,7 +72,7 @@ def why_not_loadable(report: ModelReport) -> str:
     """Why the model can't be loaded, for the line beside the button; "" when it can."""
     if not report.problems:
         return ""
-    return NOT_LOADABLE if len(report.problems) == 1 else "Can't be loaded for the reasons above."
+    return tr(NOT_LOADABLE if len(report.problems) == 1 else _NOT_LOADABLE_EITHER)
 
 
 def _known(words: Callable[[int], str], number: int) -> str:

@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import ModelPhase, ModelState
+from app.language import tr
 from app.ui.drop_target import model_path_of
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
@@ -53,11 +54,6 @@ if TYPE_CHECKING:
 
 _COLUMN = 620
 _WIDE = 80  # characters in a line: with fewer, the page is a narrow one
-_NOT_A_MODEL = Notice(
-    "not-a-model",
-    "“{name}” isn't part of a model.",
-    "Choose a model's folder (the one that holds config.json) or a GGUF file.",
-)
 _BUSY = Notice(
     "load-under-way",
     "A model is being loaded.",
@@ -100,7 +96,11 @@ class ModelLoader(QWidget):
         model = model_path_of(path)
         if model is None:
             self.refused.emit(
-                Notice(_NOT_A_MODEL.code, _NOT_A_MODEL.message.format(name=path.name), _NOT_A_MODEL.hint)
+                Notice(
+                    "not-a-model",
+                    f"“{path.name}” isn't part of a model.",
+                    "Choose a model's folder (the one that holds config.json) or a GGUF file.",
+                )
             )
             return
         self._load_when_inspected = None
@@ -117,10 +117,12 @@ class ModelLoader(QWidget):
         self._inspect(path.absolute())
 
     def choose_folder(self) -> None:
-        self._open_dialog("Choose a model folder", QFileDialog.FileMode.Directory, "")
+        self._open_dialog(tr("Choose a model folder"), QFileDialog.FileMode.Directory, "")
 
     def choose_file(self) -> None:
-        self._open_dialog("Choose a GGUF file", QFileDialog.FileMode.ExistingFile, "GGUF models (*.gguf)")
+        self._open_dialog(
+            tr("Choose a GGUF file"), QFileDialog.FileMode.ExistingFile, tr("GGUF models (*.gguf)")
+        )
 
     # What the window hands in
 
@@ -257,7 +259,7 @@ class ModelLoader(QWidget):
         return str(known.parent if known is not None else Path.home())
 
     def _set_choices_enabled(self, enabled: bool) -> None:
-        reason = "" if enabled else "Cancel the load first"
+        reason = "" if enabled else tr("Cancel the load first")
         for button in (self.folder_button, self.file_button):
             button.setEnabled(enabled)
             button.setToolTip(reason or button.property("usual_tooltip"))
@@ -281,26 +283,32 @@ class ModelLoader(QWidget):
         theme_manager().changed.connect(self._paint_icons)
 
     def _build(self) -> None:
-        self.setAccessibleName("Choose a model")
+        self.setAccessibleName(tr("Choose a model"))
         self._bird = IconLabel("kestrel", self, size=40)
-        self._title = QLabel("Choose a model", self)
+        self._title = QLabel(tr("Choose a model"), self)
         self._title.setProperty("role", "display")
         self._explanation = QLabel(
-            "Kestrel runs language models on this computer; nothing you write leaves it. "
-            "Choose a model's folder or a GGUF file, or drop one anywhere on this window.",
+            tr(
+                "Kestrel runs language models on this computer; nothing you write leaves it. "
+                "Choose a model's folder or a GGUF file, or drop one anywhere on this window."
+            ),
             self,
         )
         self._explanation.setProperty("role", "muted")
         self._explanation.setWordWrap(True)
-        self.folder_button = _choice(self, "Choose a folder…", "With config.json and safetensors (Ctrl+O)")
-        self.file_button = _choice(self, "Choose a GGUF file…", "A whole model in one file (Ctrl+Shift+O)")
+        self.folder_button = _choice(
+            self, tr("Choose a folder…"), tr("With config.json and safetensors (Ctrl+O)")
+        )
+        self.file_button = _choice(
+            self, tr("Choose a GGUF file…"), tr("A whole model in one file (Ctrl+Shift+O)")
+        )
         self.card = ModelCard(self)
         self.card.hide()
         self.options = RunOptions(self)
         self.recent = RecentModels(self)
         self.close_button = QToolButton(self)
-        self.close_button.setAccessibleName("Back to the chat")
-        self.close_button.setToolTip("Back to the chat (Esc)")
+        self.close_button.setAccessibleName(tr("Back to the chat"))
+        self.close_button.setToolTip(tr("Back to the chat (Esc)"))
         self.close_button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
         self._lay_out()
 

@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QAction
 
 from app.controller import ChatController, ModelPhase, ModelState
+from app.language import tr
 from app.model_runs import RunChoice, with_run
 from app.operations import BackgroundRunner
 from app.ui.chat_pane import ChatPane
@@ -24,8 +25,6 @@ from engine.notices import Notice
 
 if TYPE_CHECKING:
     from engine.inspection import ModelReport
-
-_WRITE_ANYWAY = "You can write already; it stays until it is sent."
 
 
 class ModelPresenter(QObject):
@@ -141,5 +140,5 @@ def _composer_hint(state: ModelState) -> str:
     if state.phase is ModelPhase.READY:
         return ""
     if state.phase is ModelPhase.LOADING:
-        return f"{state.name} is being loaded. {_WRITE_ANYWAY}"
-    return "Choose a model first; what you write here stays."
+        return tr("{name} is being loaded. You can write already; it stays until it is sent.", name=state.name)
+    return tr("Choose a model first; what you write here stays.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.language import mark, tr
 from app.ui.share_bar import Share
 from app.ui.status_line import STANDING_CODES
 from app.ui.text_format import format_bytes
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
     from engine.load_plan import LoadPlan
 
 WEIGHTS: dict[WeightsChoice, str] = {
-    "q4": "4 bits",
-    "q8": "8 bits",
-    "native": "As stored",
-    "auto": "Automatic",
+    "q4": mark("4 bits"),
+    "q8": mark("8 bits"),
+    "native": mark("As stored"),
+    "auto": mark("Automatic"),
 }
-"""In the order of their slider: the smallest first, and then what leaves it to the program."""
+"""In English, in the order of their slider: the smallest first, and then what leaves it to the program."""
 
-KV: dict[KvChoice, str] = {"auto": "8 bits (usual)", "native": "32 bits (exact)"}
+KV: dict[KvChoice, str] = {"auto": mark("8 bits (usual)"), "native": mark("32 bits (exact)")}
 _FORMS = {"q4": "4-bit weights", "q8": "8-bit weights", "native": "weights as stored"}
 _LEAST_STOP = 512  # tokens
 
@@ -46,8 +47,8 @@ def nearest_stop(stops: tuple[int, ...], context: int) -> int:
 
 
 def verdict(plan: LoadPlan, card: str) -> tuple[str, Notice]:
-    """What a load would do in one sentence, and what to do about it: "error", "warning" or "chip". card: its
-    name.
+    """What a load would do in one sentence, and what to do about it: "error", "warning" or "chip"; in English,
+    as all notices. card: its name.
     """
     form, chats = _FORMS[plan.weights], format_tokens(plan.context)
     if not plan.is_loadable:
@@ -112,32 +113,48 @@ def plan_shares(room: RoomPlan) -> tuple[Share, ...]:
 
 
 EXPLANATIONS = {
-    "Weights": "The model itself, with the bits that are chosen",
-    "This chat": "What one conversation takes that fills the chosen context",
-    "Workspace": "What stands between two layers while a token is computed",
-    "Other programs": "What other programs have of this memory, and what is kept free for them",
-    "Free": "What is left for more conversations",
-    "Missing": "What such a chat takes more than there is",
-    "Loaded model": "What the model that is loaded now has, until this one is ready",
+    mark("Weights"): mark("The model itself, with the bits that are chosen"),
+    mark("This chat"): mark("What one conversation takes that fills the chosen context"),
+    mark("Workspace"): mark("What stands between two layers while a token is computed"),
+    mark("Other programs"): mark(
+        "What other programs have of this memory, and what is kept free for them"
+    ),
+    mark("Free"): mark("What is left for more conversations"),
+    mark("Missing"): mark("What such a chat takes more than there is"),
+    mark("Loaded model"): mark("What the model that is loaded now has, until this one is ready"),
 }
-"""In the order of the legend."""
+"""Of each kind of share, both in English, in the order of the legend."""
 
 
 def where_words(room: RoomPlan) -> str:
     """Above the bar: which memory it is."""
     plan = room.plan
-    kind = "Memory of the card" if plan.device == "cuda" else "Memory of this computer"
     free, total = format_bytes(plan.free_bytes), format_bytes(plan.total_bytes)
+    on_card = plan.device == "cuda"
     if room.goes_first and room.loaded is not None:
-        return f"{kind}: {free} of {total} can be had once {room.loaded.name} is unloaded"
-    return f"{kind}: {free} of {total} can be had now"
+        name = room.loaded.name
+        return tr(
+            "Memory of the card: {free} of {total} can be had once {name} is unloaded"
+            if on_card
+            else "Memory of this computer: {free} of {total} can be had once {name} is unloaded",
+            free=free,
+            total=total,
+            name=name,
+        )
+    return tr(
+        "Memory of the card: {free} of {total} can be had now"
+        if on_card
+        else "Memory of this computer: {free} of {total} can be had now",
+        free=free,
+        total=total,
+    )
 
 
 def leaving_words(room: RoomPlan) -> str:
     """What becomes of the model that is loaded; "" where it stays until this one is ready."""
     if room.loaded is None or not room.goes_first:
         return ""
-    name = room.loaded.name
-    return (
-        f"{name} is unloaded first, to make room. Should this load fail or be cancelled, it is loaded again."
+    return tr(
+        "{name} is unloaded first, to make room. Should this load fail or be cancelled, it is loaded again.",
+        name=room.loaded.name,
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
+from app.language import tr, translated
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.push_button import PushButton
@@ -21,15 +22,18 @@ from app.ui.tooltips import plain_tooltip
 
 
 def why_unavailable(path: Path) -> str:
-    """Why a model that was there once can't be opened now; "" if it can. Touches the disk."""
-    kind = "folder" if path.suffix.lower() != ".gguf" else "file"
+    """Why a model that was there once can't be opened now, in English; "" if it can. Touches the disk."""
+    is_file = path.suffix.lower() == ".gguf"
     try:
         if not path.exists():
-            return f"The {kind} isn't there any more"
+            return "The file isn't there any more" if is_file else "The folder isn't there any more"
         if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
-            return f"This {kind} can't be read with your permissions"
+            if is_file:
+                return "This file can't be read with your permissions"
+            return "This folder can't be read with your permissions"
     except OSError as error:  # an unplugged drive, a share that is down
-        return f"The {kind} can't be reached ({error.strerror or error})"
+        why = error.strerror or error
+        return f"The file can't be reached ({why})" if is_file else f"The folder can't be reached ({why})"
     return ""
 
 
@@ -68,9 +72,14 @@ class RecentModel(PushButton):
         """A model with a problem is greyed and says why; "" makes it usable."""
         self.problem = problem
         self.setEnabled(not problem)
-        self._place.setText(problem or str(self.path.parent))
-        self.setAccessibleName(f"{shown_name(self.path)}: {problem or 'load this model'}")
-        self.setToolTip(plain_tooltip(f"{problem}\n{self.path}" if problem else f"Load {self.path}"))
+        name, why = shown_name(self.path), translated(problem)
+        self._place.setText(why or str(self.path.parent))
+        if problem:
+            self.setAccessibleName(tr("{name}: {value}", name=name, value=why))
+            self.setToolTip(plain_tooltip(f"{why}\n{self.path}"))
+        else:
+            self.setAccessibleName(tr("{name}: load this model", name=name))
+            self.setToolTip(plain_tooltip(tr("Load {path}", path=self.path)))
         set_role(self._place, "warning-small" if problem else "small")
         self._icon.set_icon(self._icon.shown[0], "border" if problem else "text_muted")
 
@@ -83,7 +92,7 @@ class RecentModels(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._models: list[RecentModel] = []
-        self._title = QLabel("Recent models", self)
+        self._title = QLabel(tr("Recent models"), self)
         self._title.setProperty("role", "section")
         frame = QFrame(self)
         frame.setProperty("role", "card")

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.language import mark, tr, translated
 from app.ui.disclosure import DisclosureButton
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes, parse_bytes
@@ -27,16 +28,23 @@ from engine.config import DeviceChoice
 
 _FIELD_WIDTH = 96
 _DEVICES: dict[DeviceChoice, tuple[str, str]] = {
-    "auto": ("Automatic", "On the graphics card where there is one that will do, else on the processor"),
-    "cuda": ("Graphics card", "Models are not loaded where no card will do"),
-    "cpu": ("Processor", "Slower; the card stays free for other programs"),
+    "auto": (
+        mark("Automatic"),
+        mark("On the graphics card where there is one that will do, else on the processor"),
+    ),
+    "cuda": (mark("Graphics card"), mark("Models are not loaded where no card will do")),
+    "cpu": (mark("Processor"), mark("Slower; the card stays free for other programs")),
 }
 _TITLES: dict[DeviceChoice, str] = {
-    "auto": "Runs on the card if there is one",
-    "cuda": "Runs on the card",
-    "cpu": "Runs on the processor",
+    "auto": mark("Runs on the card if there is one"),
+    "cuda": mark("Runs on the card"),
+    "cpu": mark("Runs on the processor"),
 }
-_HINT = "An empty field lets a model take the whole card."
+_LIMITED_TITLES: dict[DeviceChoice, str] = {
+    "auto": mark("Runs on the card if there is one, with at most {size} of it"),
+    "cuda": mark("Runs on the card, with at most {size} of it"),
+}
+_HINT = mark("An empty field lets a model take the whole card.")
 
 
 class RunOptions(QWidget):
@@ -76,8 +84,11 @@ class RunOptions(QWidget):
 
     def _show_summary(self) -> None:
         on_card = self._device != "cpu"
-        limit = f", with at most {format_bytes(self._budget)} of it" if on_card and self._budget else ""
-        self.disclosure.set_title(_TITLES[self._device] + limit)
+        if on_card and self._budget:
+            title = tr(_LIMITED_TITLES[self._device], size=format_bytes(self._budget))
+        else:
+            title = tr(_TITLES[self._device])
+        self.disclosure.set_title(title)
         self._budget_row.setEnabled(on_card)
 
     def _choose(self, device: DeviceChoice) -> None:
@@ -92,7 +103,7 @@ class RunOptions(QWidget):
         try:
             budget = parse_bytes(text, zero="") if text else None
         except ValueError as error:
-            self.error.setText(str(error))
+            self.error.setText(translated(str(error)))
             self.error.show()
             return
         if budget != self._budget:
@@ -110,11 +121,11 @@ class RunOptions(QWidget):
         grid.setVerticalSpacing(SPACE_S)
         grid.setColumnStretch(1, 1)
         for row, (device, (name, explanation)) in enumerate(_DEVICES.items()):
-            button = self.choices[device] = QRadioButton(name, self.box)
-            button.setAccessibleDescription(explanation)
+            button = self.choices[device] = QRadioButton(tr(name), self.box)
+            button.setAccessibleDescription(tr(explanation))
             button.clicked.connect(lambda _checked=False, device=device: self._choose(device))
             self._group.addButton(button)
-            note = WrappedLabel(explanation, self.box)
+            note = WrappedLabel(tr(explanation), self.box)
             note.setFocusPolicy(Qt.FocusPolicy.NoFocus)
             set_role(note, "small")
             grid.addWidget(button, row, 0)
@@ -122,7 +133,7 @@ class RunOptions(QWidget):
         inner.addLayout(grid)
         inner.addSpacing(SPACE_XS)
         inner.addWidget(self._row_of_budget())
-        hint = WrappedLabel(_HINT, self.box)
+        hint = WrappedLabel(tr(_HINT), self.box)
         hint.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         set_role(hint, "small")
         inner.addWidget(hint)
@@ -140,15 +151,15 @@ class RunOptions(QWidget):
         row = QHBoxLayout(self._budget_row)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_S)
-        label = QLabel("At most", self._budget_row)
+        label = QLabel(tr("At most"), self._budget_row)
         label.setBuddy(self.budget)
-        self.budget.setAccessibleName("At most of the card's memory, in gigabytes")
-        self.budget.setAccessibleDescription(_HINT)
-        self.budget.setPlaceholderText("all")
+        self.budget.setAccessibleName(tr("At most of the card's memory, in gigabytes"))
+        self.budget.setAccessibleDescription(tr(_HINT))
+        self.budget.setPlaceholderText(tr("all"))
         self.budget.setFixedWidth(_FIELD_WIDTH)
         self.budget.setAlignment(Qt.AlignmentFlag.AlignRight)
         row.addWidget(label)
         row.addWidget(self.budget)
-        row.addWidget(QLabel("GB of the card", self._budget_row))
+        row.addWidget(QLabel(tr("GB of the card"), self._budget_row))
         row.addStretch(1)
         return self._budget_row
