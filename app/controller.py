@@ -427,6 +427,11 @@ class ChatController(QObject):
         if not self._closed:
             self._kept_states.limit(ram_bytes=ram_bytes, disk_bytes=disk_bytes)
 
+    def free_slots(self) -> None:
+        """Other chats leave the card and memory; their files stay. Ends in `slots_changed`."""
+        if not self._closed:
+            self._worker.free_slots()
+
     def remove_kept_states(self) -> None:
         """Of all conversations and models; they are read again when they go on."""
         if not self._closed:

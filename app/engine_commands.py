@@ -98,6 +98,11 @@ class ForgetAll:
 
 
 @dataclass(frozen=True)
+class FreeSlots:
+    """What idle conversations have of the card's memory and the computer's goes; files stay."""
+
+
+@dataclass(frozen=True)
 class LimitStates:
     """Other budgets for what is kept of conversations; see `EngineConfig`."""
 
@@ -115,7 +120,7 @@ class Quit:
     pass
 
 
-EngineCommand = Load | Generate | Unload | Fork | Forget | ForgetAll | LimitStates | Look | Quit
+EngineCommand = Load | Generate | Unload | Fork | Forget | ForgetAll | FreeSlots | LimitStates | Look | Quit
 
 
 # Events

@@ -28,6 +28,7 @@ from app.engine_commands import (
     Forget,
     ForgetAll,
     Fork,
+    FreeSlots,
     Generate,
     LimitStates,
     Load,
@@ -70,6 +71,7 @@ class ChatEngine(PromptEngine, Protocol):
     ) -> Iterator[GenerationEvent]: ...
     def fork(self, conversation: str, prompt_ids: Sequence[int]) -> int: ...
     def forget(self, conversation: str) -> None: ...
+    def free_slots(self) -> None: ...
     def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None: ...
     def slot_table(self) -> tuple[SlotInfo, ...]: ...
     def metrics(self) -> Metrics: ...
@@ -125,6 +127,9 @@ class EngineLoop:
                     self._report_slots()
                 case ForgetAll():
                     self._forget_all()
+                    self._report_slots()
+                case FreeSlots():
+                    self._free_slots()
                     self._report_slots()
                 case LimitStates() as limits:
                     self._limit_states(limits)
@@ -223,6 +228,13 @@ class EngineLoop:
                 self._report(NoticeRaised(notice))
         except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
             self._report(NoticeRaised(notice_from(error, doing="removing what is kept of conversations")))
+
+    def _free_slots(self) -> None:
+        try:
+            if self._engine is not None:
+                self._engine.free_slots()
+        except Exception as error:  # noqa: BLE001  (the thread must live on; the failure is reported)
+            self._report(NoticeRaised(notice_from(error, doing="freeing the memory of other chats")))
 
     def _limit_states(self, limits: LimitStates) -> None:
         """Without a model, the next load brings the limits with it."""

@@ -29,6 +29,7 @@ from app.engine_commands import (
     Forget,
     ForgetAll,
     Fork,
+    FreeSlots,
     Generate,
     GenerateCommand,
     LimitStates,
@@ -145,6 +146,10 @@ class EngineWorker(QObject):
     def forget_all(self) -> None:
         """Free what the engine keeps of all conversations."""
         self._commands.put(ForgetAll())
+
+    def free_slots(self) -> None:
+        """Free the memory of conversations in which nothing is being written; their files stay."""
+        self._commands.put(FreeSlots())
 
     def limit_states(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
         """Other budgets for what the engine keeps of conversations, from now on."""

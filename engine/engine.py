@@ -222,6 +222,14 @@ class Engine:
         ram = default_ram_budget if ram_budget is None else ram_budget
         self._states.limit(ram_budget=ram, disk_budget=disk_budget)
 
+    def free_slots(self) -> None:
+        """Free the memory of conversations in which nothing is computed now. What lies on disk of them stays,
+        and what doesn't yet is written.
+        """
+        self._states.free_idle()
+        self._follow_states()
+        self._meter.look(self._states.table())
+
     def slot_table(self) -> tuple[SlotInfo, ...]:
         """What is kept of each conversation, and where."""
         return self._states.table()

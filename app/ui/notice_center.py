@@ -58,7 +58,7 @@ class NoticeCenter(QObject):
         """What a button asked for. The banner goes where that is all there is to do."""
         match action:
             case NoticeAction.FREE_SLOTS:
-                self._controller.remove_kept_states()
+                self._controller.free_slots()
                 self._banners.dismiss(code)
             case NoticeAction.RELOAD:
                 summary = self._controller.model_state.summary

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from engine.errors import OutOfMemoryError
 from engine.kv_geometry import KvGeometry
@@ -39,6 +40,7 @@ class Parking:
         self._folder = folder
         self._budget = ram_budget
         self._on_lost = on_lost
+        self._leaving: WeakSet[State] = WeakSet()  # go as soon as they are files, whatever the budget is
 
     def limit(self, *, ram_budget: RamBudget, disk_budget: int | None) -> None:
         """Hold to these budgets from now on; memory from the next `settle` on, which may have a lot to do."""
@@ -77,7 +79,7 @@ class Parking:
         budget; lets them go when they are files. More than a few that wait for the disk are lost, the oldest
         first, for new ones come all the time; `lose_none`: not these. idle: every state that nobody uses.
         """
-        in_ram = [state for state in idle if state.ram is not None]
+        in_ram = [state for state in idle if state.ram is not None and not self._has_left(state)]
         staying = [state for state in in_ram if not _is_being_written(state)]
         holders = Counter(id(page) for state in staying for page in _ram_pages(state))
         excess = _num_bytes(staying) - self._budget_for(in_ram)
@@ -91,6 +93,19 @@ class Parking:
             leaving.append(state)
         for state in reversed(leaving):
             self._send_away(state, may_lose=not lose_none)
+
+    def free(self, idle: Iterable[State]) -> None:
+        """All of them leave pool and memory: at once where they lie on disk, else when they do. What can't be
+        written is lost.
+        """
+        for state in idle:
+            if state.live is not None:
+                self.park(state)
+            if state.ram is None:
+                continue
+            self._leaving.add(state)
+            if not _is_being_written(state):
+                self._send_away(state, may_lose=False)
 
     def relieve(self, idle: Iterable[State], cancel: threading.Event | None = None) -> bool:
         """For when the memory itself is full: lets the copy go that was used least recently, and waits for
@@ -158,6 +173,16 @@ class Parking:
 
     def take_notices(self) -> tuple[Notice, ...]:
         return () if self._folder is None else self._folder.take_notices()
+
+    def _has_left(self, state: State) -> bool:
+        """Whether it was to go, and there is nothing of it in memory any more."""
+        if state not in self._leaving or _is_being_written(state):
+            return False
+        self._leaving.discard(state)
+        if state.live is not None:  # it is wanted again
+            return False
+        self._send_away(state)
+        return state.ram is None
 
     def _budget_for(self, in_ram: list[State]) -> int:
         if isinstance(self._budget, int):

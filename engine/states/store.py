@@ -201,6 +201,11 @@ class StateStore:
         self._parking.limit(ram_budget=ram_budget, disk_budget=disk_budget)
         self._parking.settle(list(self._idle.values()), lose_none=True)
 
+    def free_idle(self) -> None:
+        """Every state that nobody uses leaves pool and memory for its file; without one, it is lost."""
+        self._settle()
+        self._keeper.surviving(lambda: self._parking.free(list(self._idle.values())))
+
     def known_ids(self) -> Iterator[Sequence[int]]:
         """The ids of every state that nobody uses."""
         self._settle()

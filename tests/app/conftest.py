@@ -157,6 +157,9 @@ class FakeEngine:
         self.script.forgotten.append(conversation)
         self.script.calls.append("forget")
 
+    def free_slots(self) -> None:
+        self.script.calls.append("free slots")
+
     def limit_states(self, *, ram_budget: int | None, disk_budget: int | None) -> None:
         self.script.limits.append((ram_budget, disk_budget))
 
@@ -193,7 +196,7 @@ class EngineScript:
     fork_error: Exception | None = None
     forked: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)  # of fork and forget, in their order
+    calls: list[str] = field(default_factory=list)  # of what changes what is kept, in their order
     limits: list[tuple[int | None, int | None]] = field(default_factory=list)  # memory and disk
     closed: list[Path] = field(default_factory=list)
     engine_threads: set[int] = field(default_factory=set)

@@ -239,3 +239,21 @@ def test_a_program_with_files_of_its_own_keeps_these_there_too(
     assert script.configs[-1].states_folder == app_paths.states_folder
     assert app_paths.data_folder in app_paths.states_folder.parents
     assert not states_folder().exists()
+
+
+def test_freeing_other_chats_removes_nothing_from_disk(
+    qtbot, controller, script, kept_files: int, app_paths
+) -> None:
+    start(qtbot, controller)
+    with qtbot.waitSignal(controller.slots_changed):
+        controller.free_slots()
+    assert script.calls == ["free slots"]
+    assert script.forgotten == []
+    assert used_bytes(app_paths.states_folder) == 3 * kept_files
+
+
+def test_freeing_other_chats_without_a_model_is_nothing_to_do(qtbot, controller, record) -> None:
+    told = record(notice=controller.notice_raised)
+    with qtbot.waitSignal(controller.slots_changed):
+        controller.free_slots()
+    assert told == []

@@ -38,7 +38,7 @@ class Controller(QObject):
         )  # fmt: skip
         self.model_state = ModelState(ModelPhase.READY, Path("/m"), "Model", summary=summary)
 
-    def remove_kept_states(self) -> None:
+    def free_slots(self) -> None:
         self.done.append("freed")
 
     def load_model(self, path: Path) -> None:

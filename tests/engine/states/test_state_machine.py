@@ -282,6 +282,13 @@ class Conversations(RuleBasedStateMachine):
         assert not names & {path.name for path in self.folder.root.glob("*")}, "its file is still there"
 
     @rule()
+    def free_by_hand(self) -> None:
+        self.store.free_idle()
+        self.folder.wait()
+        busy = {lease.conversation for lease in self.open}
+        assert {row.place for row in self.store.table() if row.conversation not in busy} <= {"disk"}
+
+    @rule()
     def disk_catches_up(self) -> None:
         self.folder.wait()
         self.store.table()

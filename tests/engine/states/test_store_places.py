@@ -238,3 +238,49 @@ class TestPlaces:
         store.wait()
         [path] = (tmp_path / "states").iterdir()
         assert (777).to_bytes(4, "little") not in path.read_bytes()
+
+
+class TestFreedByHand:
+    """Somebody wants the memory now: what idle states have of it goes, what lies on disk stays."""
+
+    def test_idle_states_leave_pool_and_memory_for_their_files(
+        self, make: Make, slow_disk: threading.Event
+    ) -> None:
+        store = make(slots=2)
+        for name, start in (("a", 1), ("b", 2), ("c", 3)):
+            answer(store, name, [start, *TEXT[:150]])
+        assert places(store) == {"c": "pool", "b": "pool", "a": "ram"}
+        store.free_idle()
+        assert places(store) == {"c": "ram", "b": "ram", "a": "ram"}, "as long as no file is whole"
+        slow_disk.set()
+        store.wait()
+        assert places(store) == {"c": "disk", "b": "disk", "a": "disk"}
+        assert answer(store, "b", [2, *TEXT[:160]]).reused == 151
+
+    def test_the_one_that_is_being_answered_stays_where_it_is(self, make: Make) -> None:
+        store = make(slots=2)
+        answer(store, "idle", [1, *TEXT[:150]])
+        lease = store.take("busy", [2, *TEXT[:150]])
+        store.free_idle()
+        store.wait()
+        assert places(store) == {"busy": "pool", "idle": "disk"}
+        store.give_back(lease)
+
+    def test_one_that_goes_on_meanwhile_keeps_its_place(self, make: Make, slow_disk: threading.Event) -> None:
+        store = make(slots=2)
+        answer(store, "a", [1, *TEXT[:150]])
+        store.free_idle()
+        answer(store, "a", [1, *TEXT[:170]])
+        slow_disk.set()
+        store.wait()
+        assert places(store) == {"a": "pool"}
+
+    @pytest.mark.parametrize("settings", [{"disk": 0}, {"keeps": False}])
+    def test_what_may_not_be_kept_on_disk_is_let_go(self, make: Make, settings: dict[str, Any]) -> None:
+        """It is read again when its conversation goes on."""
+        store = make(slots=1, **settings)
+        answer(store, "a", [1, *TEXT[:150]])
+        store.free_idle()
+        store.wait()
+        assert places(store) == {}
+        assert answer(store, "a", [1, *TEXT[:150]]).reused == 0
