@@ -97,28 +97,28 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def store_error(error: sqlite3.Error, path: Path, *, doing: str) -> StoreError:
     """The sentence for an error of SQLite. `doing` begins it, e.g. "saving the message"."""
     primary = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    begin = f"{doing[:1].upper()}{doing[1:]} failed"
+    begun = doing[:1].upper() + doing[1:]
     if primary == sqlite3.SQLITE_FULL:
-        return StoreError("disk-full", f"{begin}: the disk is full.", "Free some space and try again.")
+        return StoreError("disk-full", f"{begun} failed: the disk is full.", "Free some space and try again.")
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
             "store-locked",
-            f"{begin}: another program is using {path}.",
+            f"{begun} failed: another program is using {path}.",
             "Close the other program, or wait until it is done, and try again.",
         )
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreError(
             "store-read-only",
-            f"{begin}: {path} can't be written.",
+            f"{begun} failed: {path} can't be written.",
             "Make the file and its folder writable and try again.",
         )
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreError(
             "store-damaged",
-            f"{begin}: {path} is damaged.",
+            f"{begun} failed: {path} is damaged.",
             "Start the program again; the damaged file is then kept under another name and a new one begun.",
         )
-    return StoreError("store-failed", f"{begin}: {error}.", f"Check the disk that holds {path}.")
+    return StoreError("store-failed", f"{begun} failed: {error}.", f"Check the disk that holds {path}.")
 
 
 def unavailable(path: Path, error: OSError) -> StoreError:

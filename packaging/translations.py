@@ -41,8 +41,10 @@ _UNSAID_CALLS = {
     "getLogger",
     "debug",
     "info",
+    "warning",
     "exception",
     "log",
+    "AssertionError",
 }
 _CODE = re.compile(
     r"\\|%\(|\{%|#define|#include|^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH|PRAGMA)\b"
