@@ -96,10 +96,10 @@ class LoadProgressView(QWidget):
         stages = QHBoxLayout()
         stages.setSpacing(SPACE_XS + 2)
         for stage in LoadStage:
-            mark, label = IconLabel("ring", self, size=_MARK), QLabel(tr(_LABELS[stage]), self)
+            sign, label = IconLabel("ring", self, size=_MARK), QLabel(tr(_LABELS[stage]), self)
             label.setContentsMargins(0, 0, SPACE_M, 0)
-            self._marks[stage] = (mark, label)
-            stages.addWidget(mark)
+            self._marks[stage] = (sign, label)
+            stages.addWidget(sign)
             stages.addWidget(label)
         self._show_stage(LoadStage.UPLOAD, False)
         stages.addStretch(1)
@@ -125,7 +125,7 @@ class LoadProgressView(QWidget):
     def _set_marks(self) -> None:
         order = list(LoadStage)
         now = order.index(self._stage) if self._stage is not None else -1
-        for place, (mark, label) in enumerate(self._marks.values()):
+        for place, (sign, label) in enumerate(self._marks.values()):
             name = "check" if place < now else "dot" if place == now else "ring"
-            mark.set_icon(name, "accent" if place <= now else "border")
+            sign.set_icon(name, "accent" if place <= now else "border")
             set_role(label, "current" if place == now else "muted")

@@ -147,7 +147,9 @@ class ModelCard(QFrame):
             self.progress.restart()
             self._set_loading(True)
         self.progress.show_progress(progress)
-        self._set_meanwhile(f"{working_model} stays loaded until this one is ready." if working_model else "")
+        self._set_meanwhile(
+            tr("{name} stays loaded until this one is ready.", name=working_model) if working_model else ""
+        )
 
     def show_failure(self, notice: Notice, *, working_model: str = "") -> None:
         """The load failed; the model that was loaded before goes on working, and the card says so."""

@@ -140,5 +140,7 @@ def _composer_hint(state: ModelState) -> str:
     if state.phase is ModelPhase.READY:
         return ""
     if state.phase is ModelPhase.LOADING:
-        return tr("{name} is being loaded. You can write already; it stays until it is sent.", name=state.name)
+        return tr(
+            "{name} is being loaded. You can write already; it stays until it is sent.", name=state.name
+        )
     return tr("Choose a model first; what you write here stays.")

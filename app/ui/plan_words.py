@@ -47,8 +47,8 @@ def nearest_stop(stops: tuple[int, ...], context: int) -> int:
 
 
 def verdict(plan: LoadPlan, card: str) -> tuple[str, Notice]:
-    """What a load would do in one sentence, and what to do about it: "error", "warning" or "chip"; in English,
-    as all notices. card: its name.
+    """What a load would do in one sentence, and what to do about it: "error", "warning" or "chip"; in
+    English, as all notices. card: its name.
     """
     form, chats = _FORMS[plan.weights], format_tokens(plan.context)
     if not plan.is_loadable:
@@ -116,9 +116,7 @@ EXPLANATIONS = {
     mark("Weights"): mark("The model itself, with the bits that are chosen"),
     mark("This chat"): mark("What one conversation takes that fills the chosen context"),
     mark("Workspace"): mark("What stands between two layers while a token is computed"),
-    mark("Other programs"): mark(
-        "What other programs have of this memory, and what is kept free for them"
-    ),
+    mark("Other programs"): mark("What other programs have of this memory, and what is kept free for them"),
     mark("Free"): mark("What is left for more conversations"),
     mark("Missing"): mark("What such a chat takes more than there is"),
     mark("Loaded model"): mark("What the model that is loaded now has, until this one is ready"),

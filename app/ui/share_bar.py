@@ -8,6 +8,8 @@ from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
+from app.language import tr
+from app.ui.text_format import format_bytes
 from app.ui.theme import Theme, current_theme, mixed
 
 _BAR_HEIGHT = 10  # pixels
@@ -17,7 +19,7 @@ _SWATCH = 9
 
 @dataclass(frozen=True)
 class Share:
-    """A part of some memory. kind: one of those that have a colour."""
+    """A part of some memory. kind: one of those that have a colour, in English."""
 
     kind: str
     num_bytes: int
@@ -37,6 +39,11 @@ def color_of(kind: str, theme: Theme) -> str:
         "Missing": theme.danger,
         "Free": theme.border,
     }[kind]
+
+
+def amount_words(name: str, num_bytes: int) -> str:
+    """ "weights 93 MB"."""
+    return tr("{name} {amount}", name=name, amount=format_bytes(num_bytes))
 
 
 def widths(shares: tuple[Share, ...], whole: float) -> list[float]:
