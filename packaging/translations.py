@@ -54,7 +54,9 @@ _CODE = re.compile(
 
 @dataclass(frozen=True)
 class Found:
-    """A text in the code. many: its other form, where it comes with a count. notes: what stands in its places."""
+    """A text in the code. many: its other form, where it comes with a count. notes: what stands in its
+    places.
+    """
 
     text: str
     place: str  # "app/ui/banner.py"; without the line, which changes with everything above it
