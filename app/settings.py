@@ -27,6 +27,7 @@ MAX_RECENT_MODELS = 10
 MAX_REMEMBERED_MODELS = 100  # whose sampling is remembered
 MAX_BYTES = 10**15  # more than any computer has
 MAX_CONTEXT = 2**31 - 1  # tokens
+TEXT_SIZES = (80, 90, 100, 110, 125, 150, 175, 200)  # percent of the system's
 MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
 
 
@@ -47,6 +48,7 @@ class Settings:
     last_model: Path | None = None  # loaded again at the next start
     last_conversation_id: str | None = None
     theme: Theme = Theme.SYSTEM
+    text_percent: int = 100  # one of TEXT_SIZES
     device: DeviceChoice = "auto"  # what models run on, from the next load on
     vram_bytes: int | None = None  # that a model may take of a card's memory; None: all of it
     context_tokens: int | None = None  # None: the model's own length
@@ -152,6 +154,7 @@ def save_settings(path: Path, settings: Settings) -> None:
         "last_model": _written(settings.last_model),
         "last_conversation_id": settings.last_conversation_id,
         "theme": settings.theme,
+        "text_percent": settings.text_percent,
         "device": settings.device,
         "vram_bytes": settings.vram_bytes,
         "context_tokens": settings.context_tokens,
@@ -199,6 +202,12 @@ def _text(value: Any) -> str:
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
+    return value
+
+
+def _text_size(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in TEXT_SIZES:
+        raise ValueError
     return value
 
 
@@ -267,6 +276,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_model": _optional(_path),
     "last_conversation_id": _optional(_text),
     "theme": Theme,
+    "text_percent": _text_size,
     "device": _device,
     "vram_bytes": _optional(_count(MAX_BYTES)),
     "context_tokens": _optional(_count(MAX_CONTEXT)),

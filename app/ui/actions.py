@@ -61,6 +61,9 @@ class WindowActions:
     quit: QAction
     about: QAction
     themes: dict[ThemeChoice, QAction]
+    larger_text: QAction
+    smaller_text: QAction
+    usual_text: QAction
 
 
 def build_actions(window: QMainWindow) -> WindowActions:
@@ -108,6 +111,9 @@ def build_actions(window: QMainWindow) -> WindowActions:
         quit=action(tr("Quit"), "Ctrl+Q"),
         about=action(tr("About Kestrel Chat")),
         themes=themes,
+        larger_text=action(tr("Larger text"), "Ctrl++", "Ctrl+="),
+        smaller_text=action(tr("Smaller text"), "Ctrl+-"),
+        usual_text=action(tr("Usual size of text"), "Ctrl+0"),
     )
 
 
@@ -128,6 +134,8 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu.addActions([actions.past_notices, actions.kept_states, actions.settings])
     theme_menu = menu.addMenu(tr("Theme"))
     theme_menu.addActions(list(actions.themes.values()))
+    text_menu = menu.addMenu(tr("Size of text"))
+    text_menu.addActions([actions.larger_text, actions.smaller_text, actions.usual_text])
     menu.addSeparator()
     menu.addActions([actions.shortcuts, actions.about, actions.quit])
     return menu

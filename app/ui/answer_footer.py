@@ -113,13 +113,13 @@ class AnswerFooter(QWidget):
         self.figures = QLabel(self)  # with no tooltip of its own, so that the footer's is seen there
         self.figures.setTextFormat(Qt.TextFormat.PlainText)
         self.figures.setWordWrap(True)
+        self._ending.setFont(scaled_font(SCALE_SMALL))
         set_role(self.figures, "small")
 
     def show_message(self, message: Message) -> None:
         end = ending(message)
         self._ending.setText(end[:1].upper() + end[1:])
         set_role(self._ending, "danger" if message.status is MessageStatus.FAILED else "warning")
-        self._ending.setFont(scaled_font(SCALE_SMALL))
         self._ending.setVisible(bool(end))
         self.actions_.show_message(message)
         stats = message.stats
@@ -155,4 +155,5 @@ class AnswerFooter(QWidget):
         return height + below
 
     def apply_theme(self) -> None:
+        self._ending.setFont(scaled_font(SCALE_SMALL))
         self.actions_.apply_theme()

@@ -14,6 +14,7 @@ from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_tokens
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_S, SPACE_XS, current_theme
 from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
@@ -30,7 +31,7 @@ class AttachmentChip(QWidget):
     def __init__(self, item: DraftItem, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.name = ElidedLabel(item.name, self, mode=Qt.TextElideMode.ElideMiddle)
-        self.name.setMaximumWidth(_NAME_WIDTH)
+        follow_text_size(self, lambda: self.name.setMaximumWidth(scaled(_NAME_WIDTH)))
         self.details = QLabel(self)
         set_role(self.details, "small")
         self.remove_button = _remove_button(tr("Remove {name}", name=item.name), self)

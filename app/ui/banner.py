@@ -24,6 +24,7 @@ from app.ui.icons import icon
 from app.ui.notice_actions import NoticeAction, actions_of
 from app.ui.push_button import PushButton
 from app.ui.severity import Severity, severity_of
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
@@ -55,7 +56,7 @@ class Banner(QFrame):
         super().__init__(parent)
         self.notice = notice
         self._report = report
-        self._given_details = ""
+        self.given_details = ""
         self.action_buttons: list[PushButton] = []
         self.severity = severity
         self.setProperty("role", "banner")
@@ -74,7 +75,7 @@ class Banner(QFrame):
         self._message.setText(message)
         self._hint.setText(hint)
         self._hint.setVisible(bool(hint))
-        self._given_details = details
+        self.given_details = details
         has_details = bool(details or self._report)
         self._details.setPlainText(details)
         self._details_button.setVisible(has_details)
@@ -103,7 +104,7 @@ class Banner(QFrame):
         self._details = QPlainTextEdit(self)
         self._details.setReadOnly(True)
         self._details.setAccessibleName(tr("Details of this notice"))
-        self._details.setFixedHeight(_DETAILS_HEIGHT)
+        follow_text_size(self, lambda: self._details.setFixedHeight(scaled(_DETAILS_HEIGHT)))
         self._details.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
         self._details.setTabChangesFocus(True)
         self._details.hide()
@@ -152,7 +153,7 @@ class Banner(QFrame):
         self._actions.setVisible(bool(actions))
 
     def _report_text(self) -> str:
-        return self._report(self.notice, self._given_details) if self._report else self._given_details
+        return self._report(self.notice, self.given_details) if self._report else self.given_details
 
     def _show_details(self, shown: bool) -> None:
         if shown:
@@ -210,6 +211,14 @@ class BannerStack(QWidget):
         self._banners.insert(0, banner)
         self._layout.removeWidget(banner)
         self._layout.insertWidget(0, banner)
+        self._arrange()
+
+    def take_over(self, other: BannerStack) -> None:
+        """Shows what stands there, which has been told already."""
+        told = self.blockSignals(True)
+        for banner in reversed(other._banners):
+            self.show_notice(banner.notice, severity=banner.severity, details=banner.given_details)
+        self.blockSignals(told)
         self._arrange()
 
     def dismiss(self, code: str) -> None:

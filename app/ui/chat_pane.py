@@ -20,6 +20,7 @@ from app.ui.icons import icon
 from app.ui.message_actions import MessageAction
 from app.ui.message_view import AnswerView, UserMessageView
 from app.ui.style_sheet import set_role
+from app.ui.text_size import scaled, text_size
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, TEXT_COLUMN_WIDTH, current_theme, theme_manager
 from app.ui.transcript import Transcript
 
@@ -93,6 +94,7 @@ class ChatPane(QWidget):
         self.transcript.link_activated.connect(self.link_activated)
         self.transcript.at_bottom_changed.connect(self._on_at_bottom_changed)
         self.jump_button.clicked.connect(self.transcript.jump_to_end)
+        text_size().changed.connect(self._arrange)
         theme_manager().changed.connect(self._on_theme_changed)
 
     # What is shown
@@ -261,7 +263,10 @@ class ChatPane(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        side = max(SPACE_L, (self.width() - TEXT_COLUMN_WIDTH) // 2 - SPACE_L)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        side = max(SPACE_L, (self.width() - scaled(TEXT_COLUMN_WIDTH)) // 2 - SPACE_L)
         self._below.setContentsMargins(side, SPACE_S, side, SPACE_M)
         self.layout().activate()
         area = self.transcript.geometry()

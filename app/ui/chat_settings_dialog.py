@@ -20,6 +20,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.preset_box import PresetBox
 from app.ui.sampling_panel import SamplingPanel
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_XL
 from engine.generation import SamplingParams
 
@@ -110,7 +111,7 @@ class ChatSettingsDialog(QDialog):
         column.addWidget(self.remember)
         column.addWidget(self.buttons)
         column.setSizeConstraint(QVBoxLayout.SizeConstraint.SetFixedSize)  # as high as what it says now
-        explanation.setFixedWidth(_WIDTH - 2 * SPACE_XL)
+        follow_text_size(self, lambda: explanation.setFixedWidth(scaled(_WIDTH - 2 * SPACE_XL)))
 
 
 def _about_grey(model: str, recommended: SamplingParams | None) -> str:

@@ -22,7 +22,7 @@ from app.ui.sliced_work import SlicedWork
 from app.ui.style_sheet import set_role
 from app.ui.theme import RADIUS, SPACE_L, SPACE_M, SPACE_XS, current_theme
 
-_HEADER = 34  # pixels
+_HEADER = 34  # pixels, at least
 _LINE = QTextBlockFormat()
 _LINE.setLineHeight(126, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
 
@@ -126,13 +126,14 @@ class CodeView(QWidget):
         too_wide = ceil(self._code.document().size().width()) > inner
         height += self._code.horizontalScrollBar().sizeHint().height() if too_wide and not wraps else 0
         self._wrap.setVisible(too_wide or wraps)
-        self._copy.move(width - self._copy.width() - SPACE_XS, (_HEADER - self._copy.height()) // 2 + 1)
-        self._wrap.move(self._copy.x() - self._wrap.width(), self._copy.y())
         title = self._title.sizeHint()
+        header = max(_HEADER, title.height() + SPACE_M)
+        self._copy.move(width - self._copy.width() - SPACE_XS, (header - self._copy.height()) // 2 + 1)
+        self._wrap.move(self._copy.x() - self._wrap.width(), self._copy.y())
         room = min(title.width(), self._wrap.x() - SPACE_L)
-        self._title.setGeometry(SPACE_L, (_HEADER - title.height()) // 2 + 1, room, title.height())
-        self._code.setGeometry(SPACE_L, _HEADER, inner, height)
-        return _HEADER + height + SPACE_M
+        self._title.setGeometry(SPACE_L, (header - title.height()) // 2 + 1, room, title.height())
+        self._code.setGeometry(SPACE_L, header, inner, height)
+        return header + height + SPACE_M
 
     def _on_wrap_toggled(self, wraps: bool) -> None:
         self._wrap.set_name(tr("Don't wrap long lines") if wraps else tr("Wrap long lines"))

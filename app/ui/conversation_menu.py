@@ -12,6 +12,7 @@ from app.conversations import ConversationSummary
 from app.language import tr
 from app.transfer_session import ExportFormat
 from app.ui.icons import icon
+from app.ui.text_size import scaled
 from app.ui.theme import current_theme
 
 _TAG_DIALOG_WIDTH = 340  # pixels; a tag of 40 characters
@@ -87,7 +88,7 @@ def ask_for_tag(parent: QWidget | None, then: Callable[[str], None]) -> QInputDi
     dialog.setWindowTitle(tr("New tag"))
     dialog.setLabelText(tr("Name of the tag"))
     dialog.setOkButtonText(tr("Add"))
-    dialog.resize(_TAG_DIALOG_WIDTH, dialog.sizeHint().height())
+    dialog.resize(scaled(_TAG_DIALOG_WIDTH), dialog.sizeHint().height())
     field = dialog.findChild(QLineEdit)
     if field is not None:
         field.setMaxLength(MAX_TAG_LENGTH)

@@ -215,7 +215,8 @@ class DocumentView(QTextBrowser):
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         delta = event.angleDelta()
-        if abs(delta.x()) > abs(delta.y()) and self.horizontalScrollBar().maximum() > 0:
+        sizes_text = bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)  # of the whole window
+        if not sizes_text and abs(delta.x()) > abs(delta.y()) and self.horizontalScrollBar().maximum() > 0:
             super().wheelEvent(event)
             return
         event.ignore()  # the chat scrolls

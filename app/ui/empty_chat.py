@@ -6,9 +6,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.language import mark, tr
-from app.ui.icons import pixmap
+from app.ui.icon_label import IconLabel
 from app.ui.style_sheet import set_role
-from app.ui.theme import SPACE_M, SPACE_S, current_theme
+from app.ui.theme import SPACE_M, SPACE_S
 
 _ICON = 44  # pixels
 _READY = (
@@ -24,7 +24,7 @@ class EmptyChat(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        self._icon = QLabel(self)
+        self._icon = IconLabel("model", self, size=_ICON)
         self._title = QLabel(self)
         self._text = QLabel(self)
         set_role(self._title, "title")
@@ -32,9 +32,10 @@ class EmptyChat(QWidget):
         column = QVBoxLayout(self)
         column.setSpacing(SPACE_S)
         column.addStretch(5)
-        for label in (self._icon, self._title, self._text):
+        column.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignHCenter)
+        for label in (self._title, self._text):
             label.setAlignment(Qt.AlignmentFlag.AlignHCenter)
-            label.setWordWrap(label is self._text)
+            label.setWordWrap(True)
             column.addWidget(label)
         column.insertSpacing(2, SPACE_M)
         column.addStretch(6)
@@ -52,7 +53,4 @@ class EmptyChat(QWidget):
         self.apply_theme()
 
     def apply_theme(self) -> None:
-        name = "chat" if self._ready else "model"
-        ratio = self.devicePixelRatioF()
-        color = current_theme().text_muted
-        self._icon.setPixmap(pixmap(name, _ICON, color=color, device_pixel_ratio=ratio))
+        self._icon.set_icon("chat" if self._ready else "model", "text_muted")

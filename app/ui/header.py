@@ -18,6 +18,7 @@ from app.ui.load_progress import progress_sentence
 from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import LABEL_GAP, set_label, set_role
+from app.ui.text_size import follow_text_size, scaled, text_size
 from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, Theme, current_theme, theme_manager
 from app.ui.tooltips import plain_tooltip
 
@@ -39,6 +40,7 @@ class ModelChip(PushButton):
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.set_state(self._state)
         theme_manager().changed.connect(self._paint_icon)
+        text_size().changed.connect(self._fit_text)
 
     def set_state(self, state: ModelState) -> None:
         self._state = state
@@ -82,10 +84,12 @@ class ModelChip(PushButton):
 
     def sizeHint(self) -> QSize:
         full = self.fontMetrics().horizontalAdvance("".join(self._words[:3]) + LABEL_GAP)
-        return QSize(min(self._room_beside_text() + full, _CHIP_WIDTH), super().sizeHint().height())
+        most = scaled(_CHIP_WIDTH)
+        return QSize(min(self._room_beside_text() + full, most), super().sizeHint().height())
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(min(_CHIP_MIN_WIDTH, self.sizeHint().width()), super().minimumSizeHint().height())
+        least = scaled(_CHIP_MIN_WIDTH)
+        return QSize(min(least, self.sizeHint().width()), super().minimumSizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -130,7 +134,7 @@ class Header(QWidget):
         super().__init__(parent)
         self.setProperty("role", "header")
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
-        self.setFixedHeight(max(_HEIGHT, self.fontMetrics().height() * 2 + SPACE_M))
+        follow_text_size(self, self._fit)
         self.sidebar_button = QToolButton(self)
         self.sidebar_button.setAccessibleName(tr("Show or hide the conversations"))
         self.sidebar_button.setToolTip(tr("Show or hide the conversations (Ctrl+B)"))
@@ -160,6 +164,9 @@ class Header(QWidget):
         self.chip.clicked.connect(self.model_clicked)
         self._paint_icons(current_theme())
         theme_manager().changed.connect(self._paint_icons)
+
+    def _fit(self) -> None:
+        self.setFixedHeight(max(_HEIGHT, self.fontMetrics().height() * 2 + SPACE_M))
 
     def _paint_icons(self, theme: Theme) -> None:
         self.sidebar_button.setIcon(icon("sidebar", theme.text_muted))

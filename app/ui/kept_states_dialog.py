@@ -26,6 +26,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes, parse_bytes
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 from app.ui.wrapped_label import WrappedLabel
 
@@ -160,13 +161,13 @@ class KeptStatesDialog(QDialog):
         column.addWidget(card)
         column.addWidget(self.buttons)
         column.setSizeConstraint(QVBoxLayout.SizeConstraint.SetFixedSize)  # as high as what it says now
-        explanation.setFixedWidth(_WIDTH - 2 * SPACE_XL)
+        follow_text_size(self, lambda: explanation.setFixedWidth(scaled(_WIDTH - 2 * SPACE_XL)))
 
 
 def _field(name: str, parent: QWidget) -> QLineEdit:
     field = QLineEdit(parent)
     field.setAccessibleName(name)
-    field.setFixedWidth(_FIELD_WIDTH)
+    follow_text_size(field, lambda: field.setFixedWidth(scaled(_FIELD_WIDTH)))
     field.setAlignment(Qt.AlignmentFlag.AlignRight)
     return field
 

@@ -7,6 +7,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.language import tr, tr_n
+from app.ui.text_size import follow_text_size
 from app.ui.theme import SCALE_SMALL, SPACE_L, SPACE_M, current_theme, scaled_font
 
 
@@ -28,12 +29,15 @@ class LeftOutNote(QWidget):
         self.setToolTip(
             tr("They are kept and shown; the context has no room for them. See the context meter.")
         )
-        self.setFont(scaled_font(SCALE_SMALL))
-        self.setFixedHeight(self.fontMetrics().height() + 2 * SPACE_M)
+        follow_text_size(self, self._fit)
 
     @property
     def words(self) -> str:
         return self._words
+
+    def _fit(self) -> None:
+        self.setFont(scaled_font(SCALE_SMALL))
+        self.setFixedHeight(self.fontMetrics().height() + 2 * SPACE_M)
 
     # Qt overrides
 

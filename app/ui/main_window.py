@@ -44,6 +44,7 @@ from app.ui.shortcut_list import all_shortcuts
 from app.ui.shortcut_sheet import ShortcutSheet
 from app.ui.side_panels import SidePanels
 from app.ui.status_line import StatusLine
+from app.ui.text_size import USUAL_PERCENT, next_size
 from app.ui.theme import theme_manager
 from engine.notices import Notice
 
@@ -71,7 +72,7 @@ class MainWindow(QMainWindow):
         self._watched_handle: QObject | None = None
         self._has_been_exposed = False
         self._closed = False
-        theme_manager().apply(controller.settings.theme)
+        theme_manager().apply(controller.settings.theme, text_percent=controller.settings.text_percent)
         self._build()
         self._connect_signals()
         self._restore()
@@ -260,6 +261,7 @@ class MainWindow(QMainWindow):
         actions.rename.triggered.connect(self._rename)
         actions.delete.triggered.connect(self._delete)
         actions.undo_delete.triggered.connect(self.controller.trash.undo)
+        chat.transcript.text_size_asked.connect(self._step_text_size)
         actions.search.triggered.connect(self._search)
         presenter = self.conversation_presenter
         actions.import_chats.triggered.connect(presenter.choose_imports)
@@ -327,6 +329,9 @@ class MainWindow(QMainWindow):
     def _on_model_dropped(self, path: Path) -> None:
         self.show_models()
         self.loader.pick(path)
+        actions.larger_text.triggered.connect(lambda: self._step_text_size(1))
+        actions.smaller_text.triggered.connect(lambda: self._step_text_size(-1))
+        actions.usual_text.triggered.connect(lambda: self._choose_text_size(USUAL_PERCENT))
 
     def _on_files_dropped(self, paths: Sequence[Path]) -> None:
         self.attachments.attach(paths)
@@ -378,8 +383,7 @@ class MainWindow(QMainWindow):
     def _apply_settings(self) -> None:
         """What the window shows of them."""
         settings = self.controller.settings
-        if theme_manager().choice is not settings.theme:
-            theme_manager().apply(settings.theme)
+        theme_manager().apply(settings.theme, text_percent=settings.text_percent)
         self.actions_.themes[settings.theme].setChecked(True)
         self.status.context.set_policy(settings.context_policy)
         self.models.show_settings()
@@ -420,6 +424,13 @@ class MainWindow(QMainWindow):
     # Qt overrides
 
     def showEvent(self, event: QShowEvent) -> None:
+    def _choose_text_size(self, percent: int) -> None:
+        self.controller.update_settings(text_percent=percent)
+        theme_manager().apply(theme_manager().choice, text_percent=percent)
+
+    def _step_text_size(self, steps: int) -> None:
+        self._choose_text_size(next_size(self.controller.settings.text_percent, steps))
+
         super().showEvent(event)
         handle = self.windowHandle()
         if handle is not None and handle is not self._watched_handle:

@@ -23,6 +23,7 @@ from app.ui.plan_words import verdict
 from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import (
     SPACE_L,
     SPACE_M,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from engine.inspection import ModelReport
 
 _FACT_COLUMNS, _FEWER_COLUMNS = 3, 2
+_LOAD_WIDTH = 110  # pixels, at least
 
 
 class NoticeLine(QWidget):
@@ -278,7 +280,7 @@ class ModelCard(QFrame):
         self.load_button = PushButton(tr("Load"), self._actions)
         self.load_button.setAccessibleName(tr("Load this model"))
         self.load_button.setProperty("role", "primary")
-        self.load_button.setMinimumWidth(110)
+        follow_text_size(self, lambda: self.load_button.setMinimumWidth(scaled(_LOAD_WIDTH)))
         self._lay_out()
 
     def _lay_out(self) -> None:

@@ -35,6 +35,7 @@ from app.ui.push_button import PushButton
 from app.ui.recent_models import RecentModels
 from app.ui.run_options import RunOptions
 from app.ui.style_sheet import set_label, set_role
+from app.ui.text_size import follow_text_size, scaled, text_size
 from app.ui.theme import (
     ICON_SIZE,
     SPACE_L,
@@ -281,6 +282,7 @@ class ModelLoader(QWidget):
             chosen.connect(passed_on)
             chosen.connect(self._look_again)
         theme_manager().changed.connect(self._paint_icons)
+        text_size().changed.connect(self._arrange)
 
     def _build(self) -> None:
         self.setAccessibleName(tr("Choose a model"))
@@ -324,7 +326,7 @@ class ModelLoader(QWidget):
         choices.addWidget(self.file_button)
         choices.addStretch(1)
         column = QWidget(self)
-        column.setMaximumWidth(_COLUMN)
+        follow_text_size(column, lambda: column.setMaximumWidth(scaled(_COLUMN)))
         inner = QVBoxLayout(column)
         inner.setContentsMargins(0, SPACE_XXL, 0, SPACE_XL)
         inner.setSpacing(SPACE_L)
@@ -382,7 +384,7 @@ def _choice(parent: QWidget, text: str, tooltip: str) -> PushButton:
     button.setProperty("usual_tooltip", tooltip)
     button.setToolTip(tooltip)
     button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
-    button.setMinimumHeight(button.fontMetrics().height() + 2 * SPACE_M)
+    follow_text_size(button, lambda: button.setMinimumHeight(button.fontMetrics().height() + 2 * SPACE_M))
     return button
 
 

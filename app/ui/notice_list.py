@@ -28,6 +28,7 @@ from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.severity import severity_of
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, current_theme
 
 _SIZE = QSize(620, 460)
@@ -94,7 +95,7 @@ class NoticeList(QDialog):
         self.report.setReadOnly(True)
         self.report.setTabChangesFocus(True)
         self.report.setAccessibleName(tr("Report of the chosen notice"))
-        self.report.setFixedHeight(_REPORT_HEIGHT)
+        follow_text_size(self, lambda: self.report.setFixedHeight(scaled(_REPORT_HEIGHT)))
         set_role(self.report, "field")
         self.empty = QLabel(tr(_EMPTY), self)
         set_role(self.empty, "muted")

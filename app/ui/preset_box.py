@@ -15,10 +15,12 @@ from app.ui import dialogs
 from app.ui.choice_box import ChoiceBox
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
 
 _LINES = 6
+_CHOOSER_WIDTH = 200  # pixels, at least
 NONE = mark("No instructions")
 OWN = mark("Own words")
 
@@ -42,7 +44,7 @@ class PresetBox(QWidget):
         self.text.setToolTip(tr("The model reads this before the conversation (its system prompt)"))
         self.text.setPlaceholderText(tr("For example: Answer briefly, and in British English."))
         set_role(self.text, "field")
-        self.text.setFixedHeight(self.text.fontMetrics().lineSpacing() * _LINES + 2 * SPACE_S + SPACE_XS)
+        follow_text_size(self, self._fit)
         self.save_button = PushButton(tr("Save as preset…"), self)
         self.rename_button = PushButton(tr("Rename…"), self)
         self.delete_button = PushButton(tr("Delete…"), self)
@@ -58,6 +60,11 @@ class PresetBox(QWidget):
         self._connect_signals()
         self._end_naming()
         self._fill()
+
+    def _fit(self) -> None:
+        line = self.text.fontMetrics().lineSpacing()
+        self.text.setFixedHeight(line * _LINES + 2 * SPACE_S + SPACE_XS)
+        self.chooser.setMinimumWidth(scaled(_CHOOSER_WIDTH))
 
     @property
     def instructions(self) -> str:
@@ -210,7 +217,6 @@ class PresetBox(QWidget):
         head.setSpacing(SPACE_S)
         head.addWidget(label)
         head.addStretch(1)
-        self.chooser.setMinimumWidth(200)
         self.chooser.setSizeAdjustPolicy(ChoiceBox.SizeAdjustPolicy.AdjustToContents)
         head.addWidget(self.chooser)
         self._buttons_row = _row(self, self.save_button, self.rename_button, self.delete_button)

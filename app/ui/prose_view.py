@@ -34,6 +34,7 @@ from app.ui.document_view import (
 )
 from app.ui.formulas import FormulaKey
 from app.ui.markdown import Formula, Heading, Paragraph, Place, Rule, Span
+from app.ui.text_size import scaled
 from app.ui.theme import SPACE_S, current_theme, mixed
 from app.ui.tooltips import plain_tooltip
 
@@ -51,7 +52,7 @@ _HEADING_SCALES = (1.5, 1.28, 1.12, 1.0, 1.0, 1.0)
 def indent_of(path: str) -> int:
     """Pixels that containers push their content to the right."""
     shown = path[:MAX_SHOWN_DEPTH]
-    return shown.count("l") * LIST_INDENT + shown.count("q") * QUOTE_INDENT
+    return shown.count("l") * scaled(LIST_INDENT) + shown.count("q") * QUOTE_INDENT
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ class ProseView(DocumentView):
                 painter.setPen(Qt.PenStyle.NoPen)
                 painter.setBrush(theme.color("border"))
                 painter.drawRoundedRect(QRectF(left, top, 3, area.bottom() - top), 1.5, 1.5)
-            left += QUOTE_INDENT if kind == "q" else LIST_INDENT
+            left += QUOTE_INDENT if kind == "q" else scaled(LIST_INDENT)
         if isinstance(leaf, Rule):
             y = round(area.center().y()) + 0.5
             painter.setPen(theme.color("border"))

@@ -17,6 +17,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
 from app.ui.tooltips import plain_tooltip
 
@@ -65,8 +66,11 @@ class RecentModel(PushButton):
         row.addWidget(self._icon)
         row.addLayout(text, 1)
         self.setProperty("role", "row")
-        self.setMinimumHeight(self.fontMetrics().height() * 2 + 3 * SPACE_S)
+        follow_text_size(self, self._fit)
         self.set_problem("")
+
+    def _fit(self) -> None:
+        self.setMinimumHeight(self.fontMetrics().height() * 2 + 3 * SPACE_S)
 
     def set_problem(self, problem: str) -> None:
         """A model with a problem is greyed and says why; "" makes it usable."""

@@ -22,6 +22,7 @@ from app.language import mark, tr, translated
 from app.ui.disclosure import DisclosureButton
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes, parse_bytes
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS, theme_manager
 from app.ui.wrapped_label import WrappedLabel
 from engine.config import DeviceChoice
@@ -156,7 +157,7 @@ class RunOptions(QWidget):
         self.budget.setAccessibleName(tr("At most of the card's memory, in gigabytes"))
         self.budget.setAccessibleDescription(tr(_HINT))
         self.budget.setPlaceholderText(tr("all"))
-        self.budget.setFixedWidth(_FIELD_WIDTH)
+        follow_text_size(self.budget, lambda: self.budget.setFixedWidth(scaled(_FIELD_WIDTH)))
         self.budget.setAlignment(Qt.AlignmentFlag.AlignRight)
         row.addWidget(label)
         row.addWidget(self.budget)

@@ -12,6 +12,7 @@ from app.chat_sampling import MAX_STOP_LENGTH, MAX_STOPS, RANGES, SamplingChoice
 from app.language import mark, tr
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
 from engine.generation import SamplingParams
@@ -154,7 +155,7 @@ class SamplingPanel(QWidget):
         grid.setVerticalSpacing(SPACE_S)
         for index, (name, words) in enumerate(_FIELDS.items()):
             field = self.fields[name] = QLineEdit(self)
-            field.setFixedWidth(_FIELD_WIDTH)
+            follow_text_size(field, lambda field=field: field.setFixedWidth(scaled(_FIELD_WIDTH)))
             field.setAlignment(Qt.AlignmentFlag.AlignRight)
             field.setAccessibleName(tr(words.name))
             field.setAccessibleDescription(tr(words.explanation))
@@ -194,6 +195,9 @@ class _StopEdit(QPlainTextEdit):
         self.setToolTip(tr("An answer ends where one of these would come. \\n stands for the end of a line."))
         self.setPlaceholderText(tr("none"))
         set_role(self, "field")
+        follow_text_size(self, self._fit)
+
+    def _fit(self) -> None:
         self.setFixedHeight(self.fontMetrics().lineSpacing() * _STOP_LINES + 2 * SPACE_S + SPACE_XS)
 
 

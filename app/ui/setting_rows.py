@@ -14,6 +14,7 @@ from app.ui.choice_box import ChoiceBox
 from app.ui.elided_label import ElidedLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
 
@@ -118,13 +119,12 @@ class NumberRow(SettingRow):
         self._read, self._write = read, write
         self._value: int | None = None
         self.field = QLineEdit(self)
-        self.field.setFixedWidth(_FIELD_WIDTH)
+        follow_text_size(self.field, lambda: self.field.setFixedWidth(scaled(_FIELD_WIDTH)))
         self.field.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.field.setPlaceholderText(empty)
         self.add_control(self.field)
         unit_label = QLabel(unit, self)
-        widest = self.fontMetrics().horizontalAdvance(tr("tokens")) + 2
-        unit_label.setMinimumWidth(widest)  # so that fields stand in one column
+        follow_text_size(unit_label, lambda: unit_label.setMinimumWidth(self._widest_unit()))
         self.row.addWidget(unit_label)
         self.field.textEdited.connect(self.error.hide)
         self.field.editingFinished.connect(self._on_finished)
@@ -133,6 +133,10 @@ class NumberRow(SettingRow):
         self._value = value
         self.error.hide()
         self.field.setText("" if value is None else self._write(value))
+
+    def _widest_unit(self) -> int:
+        """Pixels, so that fields stand in one column."""
+        return self.fontMetrics().horizontalAdvance(tr("tokens")) + 2
 
     def _on_finished(self) -> None:
         """When the field is left, or Enter is pressed."""

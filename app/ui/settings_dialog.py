@@ -32,6 +32,7 @@ from app.ui.push_button import PushButton
 from app.ui.setting_rows import FolderRow, SettingRow
 from app.ui.settings_sections import FOLDER_FIELDS, Section, SettingsSections
 from app.ui.style_sheet import set_role
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 
 _SIZE = QSize(760, 560)
@@ -136,7 +137,7 @@ class SettingsDialog(QDialog):
         self.search.setMaxLength(_MAX_QUERY)
         self.list.setAccessibleName(tr("Sections of the settings"))
         self.list.setToolTip(tr("Sections of the settings"))
-        self.list.setFixedWidth(_LIST_WIDTH)
+        follow_text_size(self.list, lambda: self.list.setFixedWidth(scaled(_LIST_WIDTH)))
         set_role(self.list, "sections")
         self.list.addItems([section.name for section in self.sections.all])
         self.nothing.setAlignment(Qt.AlignmentFlag.AlignHCenter)
@@ -145,7 +146,7 @@ class SettingsDialog(QDialog):
         self.close_button.setAutoDefault(False)  # Enter in a field ends the field, not the dialog
         left = QVBoxLayout()
         left.setSpacing(SPACE_M)
-        self.search.setFixedWidth(_LIST_WIDTH)
+        follow_text_size(self.search, lambda: self.search.setFixedWidth(scaled(_LIST_WIDTH)))
         left.addWidget(self.search)
         left.addWidget(self.list, 1)
         columns = QHBoxLayout()

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 from app.context_policy import ContextPolicy
 from app.language import mark, tr
 from app.paths import Folders
-from app.settings import MAX_CONTEXT, MAX_THREADS, Settings, Theme
+from app.settings import MAX_CONTEXT, MAX_THREADS, TEXT_SIZES, Settings, Theme
 from app.ui.setting_rows import ButtonRow, ChoiceRow, FolderRow, NumberRow, SettingRow
 from app.ui.text_format import parse_bytes
 
@@ -45,6 +45,13 @@ class SettingsSections:
                 (Theme.DARK, tr("Dark")),
             ],
             words=tr("appearance colours"),
+            parent=parent,
+        )
+        self.text_size = ChoiceRow(
+            tr("Size of text"),
+            tr("Of all text in the window: Ctrl and +, −, 0, or Ctrl and the wheel over a chat."),
+            options=[(percent, f"{percent} %") for percent in TEXT_SIZES],
+            words=tr("font zoom larger smaller scale"),
             parent=parent,
         )
         self.device = _device_row(parent)
@@ -105,6 +112,7 @@ class SettingsSections:
         self.folders = _folder_rows(parent)
         self.by_field: dict[str, ChoiceRow | NumberRow] = {
             "theme": self.theme,
+            "text_percent": self.text_size,
             "device": self.device,
             "vram_bytes": self.budget,
             "context_tokens": self.context,
@@ -112,7 +120,7 @@ class SettingsSections:
             "context_policy": self.policy,
         }
         self.all = (
-            Section(tr("Look"), (self.theme,)),
+            Section(tr("Look"), (self.theme, self.text_size)),
             Section(tr("Models"), (self.device, self.budget, self.context, self.threads)),
             Section(tr("Conversations"), (self.policy, self.limits)),
             Section(tr("Folders"), tuple(self.folders.values())),

@@ -15,6 +15,7 @@ from app.ui.context_meter import ContextMeter
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.text_format import format_speed
+from app.ui.text_size import scaled, text_size
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class StatusLine(QWidget):
         layout.addWidget(self.context)
         layout.addWidget(self.speed)
         self.speed.hide()
+        text_size().changed.connect(self._fit)
 
     def set_model_state(self, state: ModelState) -> None:
         summary = state.summary
@@ -91,7 +93,7 @@ class StatusLine(QWidget):
         """
         speed = self.speed.sizeHint().width() + SPACE_L if self.speed.text() else 0
         room = self.width() - 2 * SPACE_M - _ICON - SPACE_S
-        room -= min(self.device.sizeHint().width(), _LEAST_DEVICE) + SPACE_L
+        room -= min(self.device.sizeHint().width(), scaled(_LEAST_DEVICE)) + SPACE_L
         self.context.set_short(False)
         self.context.set_short(self.context.sizeHint().width() + speed > room)
         self.speed.setVisible(bool(speed) and self.context.sizeHint().width() + speed <= room)

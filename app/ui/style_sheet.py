@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QPushButton, QWidget
 
+from app.ui.text_size import scaled
+
 if TYPE_CHECKING:
     from app.ui.theme import Theme
 
@@ -38,6 +40,8 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
     """`point_size` is that of the interface font; the relative sizes follow from it."""
     from app.ui.theme import SCALE_DISPLAY, SCALE_SMALL, SCALE_TITLE, mixed
 
+    radio = scaled(12)
+    ring = round(radio / 4) + 1  # around the point of one that is chosen
     values = {
         "window": theme.window,
         "surface": theme.surface,
@@ -59,6 +63,11 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
         "small": f"{point_size * SCALE_SMALL:.2f}pt",
         "title": f"{point_size * SCALE_TITLE:.2f}pt",
         "display": f"{point_size * SCALE_DISPLAY:.2f}pt",
+        "tick": f"{scaled(14)}px",
+        "radio": f"{radio}px",
+        "round": f"{radio // 2 + 1}px",
+        "ring": f"{ring}px",
+        "point": f"{radio + 2 - 2 * ring}px",
     }
     return re.sub(r"@(\w+)", lambda match: values[match[1]], _SHEET)
 
@@ -157,7 +166,7 @@ QComboBox QAbstractItemView::item { padding: 4px 8px; border-radius: 4px; }
 QCheckBox { border: 1px solid transparent; border-radius: 4px; padding: 1px 4px 1px 1px; spacing: 8px; }
 QCheckBox:focus { border-color: @accent; }
 QCheckBox::indicator {
-    width: 14px; height: 14px; border: 1px solid @muted; border-radius: 4px; background: @raised;
+    width: @tick; height: @tick; border: 1px solid @muted; border-radius: 4px; background: @raised;
 }
 QCheckBox::indicator:hover { border-color: @accent; }
 QCheckBox::indicator:checked { border-color: @accent; background: @accent; }
@@ -166,11 +175,12 @@ QCheckBox::indicator:disabled { border-color: @border; }
 QRadioButton { border: 1px solid transparent; border-radius: 4px; padding: 1px 4px 1px 1px; spacing: 6px; }
 QRadioButton:focus { border-color: @accent; }
 QRadioButton::indicator {
-    width: 12px; height: 12px; border: 1px solid @muted; border-radius: 7px; background: @raised;
+    width: @radio; height: @radio; border: 1px solid @muted; border-radius: @round; background: @raised;
 }
 QRadioButton::indicator:hover { border-color: @accent; }
 QRadioButton::indicator:checked {
-    width: 6px; height: 6px; border: 4px solid @accent; border-radius: 7px; background: @accent_text;
+    width: @point; height: @point; border: @ring solid @accent; border-radius: @round;
+    background: @accent_text;
 }
 QRadioButton::indicator:disabled { border-color: @border; }
 

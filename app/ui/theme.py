@@ -1,4 +1,4 @@
-"""Colours, spacing and type sizes of the window, and which theme is on.
+"""Colours, spacing and type sizes of the window, which theme is on, and how large text is.
 
 Widgets ask `current_theme()` while they paint or build, and connect to `theme_manager().changed` when they
 keep a colour. What a style sheet can say stands in `style_sheet.py`; a widget picks a look by its `role`.
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from PySide6.QtCore import QObject, Qt, Signal
-from PySide6.QtGui import QColor, QFont, QGuiApplication, QPalette
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
 from app.settings import Theme as ThemeChoice
 from app.ui.style_sheet import application_style_sheet
+from app.ui.text_size import USUAL_PERCENT, text_size
 
 # Spacing in device-independent pixels, on a grid of four.
 SPACE_XS = 4
@@ -27,7 +28,7 @@ RADIUS = 8
 ICON_SIZE = 18
 TEXT_COLUMN_WIDTH = 760  # a line of text longer than this is hard to read
 
-# Type sizes relative to the person's own interface font.
+# Type sizes relative to the interface font: the system's, in the size that was chosen.
 SCALE_SMALL = 0.9
 SCALE_TITLE = 1.2
 SCALE_DISPLAY = 1.7
@@ -130,7 +131,7 @@ def mixed(first: str, second: str, share: float) -> str:
 class ThemeManager(QObject):
     """Knows the choice and the theme that follows from it, and dresses the application.
 
-    Signals: changed(Theme), after palette and style sheet are in place.
+    Signals: changed(Theme), after font, palette and style sheet are in place: colours or sizes have changed.
     """
 
     changed = Signal(object)
@@ -140,7 +141,7 @@ class ThemeManager(QObject):
         self._choice = ThemeChoice.SYSTEM
         self._theme = LIGHT
         self._listening = False
-        self._dressed: Theme | None = None
+        self._dressed: tuple[Theme, int] | None = None
 
     @property
     def choice(self) -> ThemeChoice:
@@ -150,11 +151,16 @@ class ThemeManager(QObject):
     def theme(self) -> Theme:
         return self._theme
 
-    def apply(self, choice: ThemeChoice = ThemeChoice.SYSTEM) -> None:
-        """Dresses the running QApplication; called once at start and again when the person chooses."""
+    def apply(self, choice: ThemeChoice = ThemeChoice.SYSTEM, *, text_percent: int | None = None) -> None:
+        """Dresses the running QApplication; called once at start and again when the person chooses.
+
+        text_percent: how large text is, of the system's size; None leaves it as it is.
+        """
         app = QApplication.instance()
         assert isinstance(app, QApplication), "a theme needs a QApplication"
         self._choice = choice
+        if text_percent is not None:
+            text_size().percent = text_percent
         hints = QGuiApplication.styleHints()
         if not self._listening:
             self._listening = True
@@ -170,19 +176,20 @@ class ThemeManager(QObject):
             self._dress(app)
 
     def _dress(self, app: QApplication) -> None:
-        theme = self._wanted()
-        if theme is self._dressed and app.styleSheet():
+        before, self._dressed = self._dressed, (self._wanted(), text_size().percent)
+        if self._dressed == before and app.styleSheet():
             return
         if app.style().name() != "fusion":
             app.setStyle("fusion")
-        self._theme = self._dressed = theme
-        font = app.font()
-        if 0 < font.pointSizeF() < _MIN_POINT_SIZE:
-            font.setPointSizeF(_MIN_POINT_SIZE)
+        self._theme = self._dressed[0]
+        font = _interface_font()
+        if font != app.font():
             app.setFont(font)
-        app.setPalette(_palette(theme))
-        app.setStyleSheet(application_style_sheet(theme, point_size=_point_size(font)))
-        self.changed.emit(theme)
+        app.setPalette(_palette(self._theme))
+        app.setStyleSheet(application_style_sheet(self._theme, point_size=_point_size(font)))
+        if before is not None and before[1] != self._dressed[1]:
+            text_size().changed.emit()
+        self.changed.emit(self._theme)
 
     def _wanted(self) -> Theme:
         if self._choice is ThemeChoice.SYSTEM:
@@ -212,6 +219,15 @@ def scaled_font(scale: float, *, bold: bool = False) -> QFont:
     font.setPointSizeF(_point_size(font) * scale)
     if bold:
         font.setWeight(QFont.Weight.DemiBold)
+    return font
+
+
+def _interface_font() -> QFont:
+    """The system's own, in the size that was chosen."""
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
+    size = max(_MIN_POINT_SIZE, _point_size(font)) * text_size().percent / USUAL_PERCENT
+    if abs(size - font.pointSizeF()) > 0.01:  # else one that follows the system goes on to do so
+        font.setPointSizeF(size)
     return font
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import shiboken6
 from PySide6.QtCore import Qt, QUrl, Signal
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QWidget
 
 from app.conversations import Message
@@ -24,6 +24,7 @@ from app.ui.document_view import DocumentView
 from app.ui.message_actions import MessageAction
 from app.ui.message_view import AnswerView, MessageView, message_view
 from app.ui.sliced_work import SlicedWork
+from app.ui.text_size import scaled, text_size
 from app.ui.theme import SPACE_XL, TEXT_COLUMN_WIDTH
 from app.ui.transcript_entries import (
     NUM_BUILT,
@@ -42,15 +43,19 @@ if TYPE_CHECKING:
 
 _TOP = 28  # pixels above the first message
 _BOTTOM = 20
+_NOTCH = 120  # of a wheel; touchpads tell of parts
 _NEAR_BOTTOM = 8  # pixels from the end that still count as being there
 
 
 class Transcript(QScrollArea):
-    """Signals: link_activated(QUrl); at_bottom_changed(bool); asked(MessageAction, message id)."""
+    """Signals: link_activated(QUrl); at_bottom_changed(bool); asked(MessageAction, message id);
+    text_size_asked(int): larger by so many steps, or smaller.
+    """
 
     asked = Signal(MessageAction, str)
     link_activated = Signal(QUrl)
     at_bottom_changed = Signal(bool)
+    text_size_asked = Signal(int)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -76,6 +81,9 @@ class Transcript(QScrollArea):
         self._content.setAutoFillBackground(False)
         self.verticalScrollBar().valueChanged.connect(self._on_scrolled)
         self.verticalScrollBar().setSingleStep(24)
+        self._read_place: tuple[Entry, float] | None = None  # while text gets another size
+        text_size().changed.connect(self._keep_read_place)
+        self._turned = 0  # eighths of a degree of the wheel that have made no step yet
         self._selection = TranscriptSelection(self)
         self._jump = TranscriptJump(self)
 
@@ -320,6 +328,7 @@ class Transcript(QScrollArea):
         for entry in seen:
             _restyle(entry)
         self._place()
+        self._go_to_read_place()
         yield
         for entry in built:
             if entry not in seen:
@@ -375,7 +384,7 @@ class Transcript(QScrollArea):
         anew.
         """
         width = self.viewport().width()
-        column = max(120, min(TEXT_COLUMN_WIDTH, width - 2 * SPACE_XL))
+        column = max(120, min(scaled(TEXT_COLUMN_WIDTH), width - 2 * SPACE_XL))
         left = (width - column) // 2
         if (left, column) != self._column:
             self._column, first = (left, column), 0
@@ -411,6 +420,16 @@ class Transcript(QScrollArea):
                 return entry, entry.top - top
         return None
 
+    def _keep_read_place(self) -> None:
+        """Of a message that is higher than the window, what is read is to stay, not its beginning."""
+        anchor = None if self._following else self._anchor()
+        self._read_place = (anchor[0], -anchor[1] / max(1, anchor[0].height)) if anchor is not None else None
+
+    def _go_to_read_place(self) -> None:
+        place, self._read_place = self._read_place, None
+        if place is not None and place[0] in self._entries:
+            self.verticalScrollBar().setValue(round(place[0].top + place[1] * place[0].height))
+
     def _rearrange(self) -> Iterator[None]:
         """Steps that bring views of another width up to date; they keep their old heights until then."""
         for entry in reversed(self._entries):
@@ -425,6 +444,18 @@ class Transcript(QScrollArea):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._place()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        if not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self._turned = 0
+            super().wheelEvent(event)
+            return
+        event.accept()
+        self._turned += event.angleDelta().y()
+        steps = int(self._turned / _NOTCH)
+        if steps:
+            self._turned -= steps * _NOTCH
+            self.text_size_asked.emit(steps)
 
 
 def _restyle(entry: Entry) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from app.conversations import Message
 from app.ui.message_view import MessageView
+from app.ui.text_size import scaled
 from app.ui.user_bubble import FOLDED_CHARACTERS, FOLDED_LINES
 
 NUM_BUILT = 64  # messages around what is seen that have a view,
@@ -50,8 +51,8 @@ def estimated_height(message: Message, column: int) -> int:
     characters, lines = len(message.text), message.text.count("\n")
     if message.role != "assistant":
         characters, lines = min(characters, FOLDED_CHARACTERS), min(lines, FOLDED_LINES)
-    per_line = max(1, column // _CHARACTER_WIDTH)
-    return _AROUND + _LINE_HEIGHT * (1 + lines + characters // per_line)
+    per_line = max(1, column // scaled(_CHARACTER_WIDTH))
+    return _AROUND + scaled(_LINE_HEIGHT) * (1 + lines + characters // per_line)
 
 
 def seen_range(entries: Sequence[Entry], top: int, bottom: int) -> range:
