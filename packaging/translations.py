@@ -44,7 +44,6 @@ _UNSAID_CALLS = {
     "warning",
     "exception",
     "log",
-    "AssertionError",
 }
 _CODE = re.compile(
     r"\\|%\(|\{%|#define|#include|^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH|PRAGMA)\b"
