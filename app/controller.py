@@ -28,6 +28,7 @@ from app.load_marker import LoadMarker
 from app.making_room import LoadedModel
 from app.message_sender import MessageSender, Sending
 from app.model_session import Inspector, ModelPhase, ModelSession, ModelState, inspect
+from app.notice_keeper import NoticeKeeper
 from app.operations import BackgroundRunner
 from app.paths import AppPaths, Folders
 from app.refusals import ANSWERING
@@ -139,6 +140,9 @@ class ChatController(QObject):
         )
         self.slots = SlotTable()
         self._closed = False
+        self.past_notices = NoticeKeeper(
+            self._paths.notices_file, runner=self._disk, on_notice=self._raise_notice
+        )
         self.trash = TrashSession(self._conversations, self._queue, self)
         self.drafts = Drafts(self._store, self._raise_notice, self)
         self.search = SearchSession(self._store.current_path, self)
@@ -229,6 +233,7 @@ class ChatController(QObject):
         """Open the store, list the conversations, open the last one, and load `model_path` or else the
         last model.
         """
+        self.past_notices.read()
         for notice in self._early_notices:
             self.notice_raised.emit(notice)
         self.recent_models_changed.emit(list(self.settings.recent_models))
@@ -259,6 +264,7 @@ class ChatController(QObject):
         inspection_ended = self._models.shutdown()
         files_ended = self.attachments.shutdown()
         self._settings.close()
+        self.past_notices.close()
         self._store.close(self.notice_raised.emit)
         disk_ended = self._disk.shutdown()
         ended = (engine_ended, inspection_ended, files_ended, search_ended, transfer_ended, disk_ended)

@@ -1,9 +1,10 @@
-"""What was told since the program began, so that a banner that is gone can be read again. No Qt."""
+"""What was told, so that a banner that is gone can be read again. No Qt."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from engine.notices import Notice
@@ -33,12 +34,19 @@ class NoticeLog:
 
     def add(self, notice: Notice, *, details: str = "", at: datetime | None = None) -> PastNotice:
         at = datetime.now() if at is None else at
-        times = 1
-        if self._kept and self._kept[-1].notice == notice:
-            times += self._kept.pop().times
-        past = PastNotice(at, notice, details, times)
+        return self._put(PastNotice(at, notice, details))
+
+    def _put(self, past: PastNotice) -> PastNotice:
+        if self._kept and self._kept[-1].notice == past.notice:
+            past = replace(past, times=past.times + self._kept.pop().times)
         self._kept.append(past)
         return past
+
+    def begin_with(self, past: Iterable[PastNotice]) -> None:
+        """Told before all that there is; oldest first."""
+        later, self._kept = tuple(self._kept), deque(maxlen=MAX_KEPT)
+        for each in (*past, *later):
+            self._put(each)
 
     def clear(self) -> None:
         self._kept.clear()

@@ -47,6 +47,11 @@ class AppPaths:
         return self.data_folder / "states"
 
     @property
+    def notices_file(self) -> Path:
+        """What was told."""
+        return self.data_folder / "notices.jsonl"
+
+    @property
     def settings_file(self) -> Path:
         return self.config_folder / "settings.json"
 

@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QWidget
 
 from app.controller import ChatController, SlotTable
-from app.notice_log import NoticeLog, PastNotice
+from app.notice_log import PastNotice
 from app.notice_report import report_text, surroundings
 from app.ui.banner import BannerStack
 from app.ui.notice_actions import NoticeAction
@@ -19,7 +19,7 @@ from engine.notices import Notice
 
 
 class NoticeCenter(QObject):
-    """Keeps what banners show for as long as the program runs."""
+    """Keeps what banners show."""
 
     plan_asked = Signal(str)
     settings_asked = Signal()
@@ -28,7 +28,7 @@ class NoticeCenter(QObject):
 
     def __init__(self, controller: ChatController, *, banners: BannerStack, window: QWidget) -> None:
         super().__init__(window)
-        self.log = NoticeLog()
+        self.log = controller.past_notices
         self._controller = controller
         self._banners = banners
         self._window = window

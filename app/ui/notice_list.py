@@ -32,7 +32,7 @@ from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, current_theme
 
 _SIZE = QSize(620, 460)
-_EMPTY = mark("Nothing has been told since the program began.")
+_EMPTY = mark("Nothing has been told yet.")
 _REPORT_HEIGHT = 150
 
 
@@ -129,4 +129,5 @@ def _line(past: PastNotice) -> str:
 
 
 def _clock(at: datetime) -> str:
-    return at.strftime("%H:%M")
+    """With the day, where it isn't this one."""
+    return at.strftime("%H:%M" if at.date() == datetime.now().date() else "%Y-%m-%d %H:%M")

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QVBoxLayout, QWidget
 from app.answer_stats import AnswerStats
 from app.controller import ModelPhase, ModelState
 from app.conversations import Message, MessageStatus
+from app.notice_log import NoticeLog
 from app.ui import notice_actions
 from app.ui.answer_footer import AnswerFooter
 from app.ui.banner import Banner, BannerStack
@@ -32,6 +33,7 @@ class Controller(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.done: list[object] = []
+        self.past_notices = NoticeLog()
         summary = SimpleNamespace(
             path=Path("/m"), name="Model", family="Llama", layers=4, weights="q8", weight_bytes=9,
             context_length=512, device_description="A card",
