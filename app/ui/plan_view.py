@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QLabel, QSlider, QVBoxLayout, QWidget
 
+from app.language import mark, tr
 from app.model_runs import RunChoice
 from app.ui.choice_box import ChoiceBox
 from app.ui.plan_words import (
@@ -22,18 +23,18 @@ from app.ui.plan_words import (
     plan_shares,
     where_words,
 )
-from app.ui.share_bar import ShareBar, Swatch
+from app.ui.share_bar import ShareBar, Swatch, amount_words
 from app.ui.style_sheet import set_role
-from app.ui.text_format import format_bytes
+from app.ui.text_format import format_tokens
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
 from engine.config import EngineConfig, WeightsChoice
-from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from app.making_room import RoomPlan
 
 _KINDS = tuple(WEIGHTS)
+_FOUND = {"q4": mark("4 bits"), "q8": mark("8 bits"), "native": mark("as stored")}
 _COLUMNS = 3  # of the legend
 
 
@@ -44,7 +45,7 @@ class PlanView(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("What will fit")
+        self.setAccessibleName(tr("What will fit"))
         self._stops: tuple[int, ...] = (1,)
         self._has_own_context = False
         self.context = QSlider(Qt.Orientation.Horizontal, self)
@@ -96,12 +97,12 @@ class PlanView(QWidget):
         plan = room.plan
         words = format_tokens(self._stops[self.context.value()])
         self.context_words.setText(words)
-        self._tell(self.context, "Context", words)
-        found = {"q4": "4 bits", "q8": "8 bits", "native": "as stored"}[plan.weights]
-        chosen = WEIGHTS[self._weights]
-        words = f"{chosen}: {found}" if self._weights == "auto" else chosen
+        self._tell(self.context, tr("Context"), words)
+        words = tr(WEIGHTS[self._weights])
+        if self._weights == "auto":
+            words = tr("{name}: {value}", name=words, value=tr(_FOUND[plan.weights]))
         self.weights_words.setText(words)
-        self._tell(self.weights, "Weights", words)
+        self._tell(self.weights, tr("Weights"), words)
         self.where.setText(where_words(room))
         self.leaving.setText(leaving_words(room))
         self.leaving.setVisible(bool(self.leaving.text()))
@@ -114,7 +115,7 @@ class PlanView(QWidget):
 
     @staticmethod
     def _tell(slider: QSlider, name: str, words: str) -> None:
-        slider.setAccessibleName(f"{name}: {words}")
+        slider.setAccessibleName(tr("{name}: {value}", name=name, value=words))
 
     def _on_context_moved(self) -> None:
         self._has_own_context = True
@@ -126,35 +127,34 @@ class PlanView(QWidget):
     def _show_legend(self, room: RoomPlan) -> None:
         shares = {share.kind: share.num_bytes for share in plan_shares(room)}
         for kind, (swatch, label) in self._legend.items():
-            label.setText(f"{kind} {format_bytes(shares[kind])}")
+            label.setText(amount_words(tr(kind), shares[kind]))
             for part in (swatch, label):
                 part.setVisible(bool(shares[kind]))
-        listed = ", ".join(
-            f"{kind.lower()} {format_bytes(num_bytes)}" for kind, num_bytes in shares.items() if num_bytes
+        listed = tr(", ").join(
+            amount_words(tr(kind).lower(), num_bytes) for kind, num_bytes in shares.items() if num_bytes
         )
-        self.bar.setAccessibleName(f"{self.where.text()}: {listed}")
+        self.bar.setAccessibleName(tr("{name}: {value}", name=self.where.text(), value=listed))
 
     def _build(self) -> None:
-        self.context.setToolTip("The longest chat that the model is to keep in view: it takes memory")
+        self.context.setToolTip(tr("The longest chat that the model is to keep in view: it takes memory"))
         self.weights.setRange(0, len(_KINDS) - 1)
-        self.weights.setToolTip("Fewer bits take less memory and answer faster; answers lose a little")
+        self.weights.setToolTip(tr("Fewer bits take less memory and answer faster; answers lose a little"))
         for slider in (self.context, self.weights):
             slider.setPageStep(1)
         for kind, name in KV.items():
-            self.kv.addItem(name, kind)
+            self.kv.addItem(tr(name), kind)
         for part in (self.kv, self.kv.view()):
-            part.setAccessibleName("Precision of what is kept of a chat")
-        self.kv.setToolTip("8 bits take a quarter of the memory; 32 bits are for comparing")
+            part.setAccessibleName(tr("Precision of what is kept of a chat"))
+        self.kv.setToolTip(tr("8 bits take a quarter of the memory; 32 bits are for comparing"))
         grid = QGridLayout()
         grid.setHorizontalSpacing(SPACE_L)
         grid.setVerticalSpacing(SPACE_S)
         grid.setColumnStretch(1, 1)
-        longest = self.fontMetrics().horizontalAdvance(f"{WEIGHTS['auto']}: as stored")
         for row, (name, widget, words) in enumerate(
             (
-                ("Context", self.context, self.context_words),
-                ("Weights", self.weights, self.weights_words),
-                ("Chat memory", self.kv, None),
+                (tr("Context"), self.context, self.context_words),
+                (tr("Weights"), self.weights, self.weights_words),
+                (tr("Chat memory"), self.kv, None),
             )
         ):
             label = QLabel(name, self)
@@ -164,7 +164,7 @@ class PlanView(QWidget):
             if words is None:
                 grid.addWidget(widget, row, 1, 1, 2, Qt.AlignmentFlag.AlignLeft)
                 continue
-            words.setMinimumWidth(longest)
+            words.setMinimumWidth(self._longest())
             grid.addWidget(widget, row, 1)
             grid.addWidget(words, row, 2)
         set_role(self.where, "small")
@@ -178,6 +178,11 @@ class PlanView(QWidget):
         column.addWidget(self.bar)
         column.addLayout(self._legend_of_kinds())
 
+    def _longest(self) -> int:
+        """Pixels of the longest words beside a slider."""
+        longest = tr("{name}: {value}", name=tr(WEIGHTS["auto"]), value=tr(_FOUND["native"]))
+        return self.fontMetrics().horizontalAdvance(longest)
+
     def _legend_of_kinds(self) -> QGridLayout:
         """Each has its place, whatever a slider does to it."""
         grid = QGridLayout()
@@ -190,7 +195,7 @@ class PlanView(QWidget):
             set_role(label, "warning-small" if kind == "Missing" else "small")
             label.setContentsMargins(0, 0, SPACE_M, 0)
             for part in (swatch, label):
-                part.setToolTip(explanation)
+                part.setToolTip(tr(explanation))
             grid.addWidget(swatch, row, 2 * column)
             grid.addWidget(label, row, 2 * column + 1)
         return grid
