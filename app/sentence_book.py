@@ -85,15 +85,18 @@ class SentenceBook:
         return memo[text]
 
     def _best(self, text: str, memo: dict[str, _Said], *, depth: int) -> _Said:
-        for spelt in (text, text[:1].lower() + text[1:]):  # "reading the file" begins a sentence as "Reading"
+        lower = text[:1].lower() + text[1:]  # "reading the file" begins a sentence as "Reading"
+        for spelt in (text, lower):
             if spelt in self._whole:
                 return _Said(self._whole[spelt], sum(map(str.isalpha, text)))
         if depth >= _DEEPEST or len(text) > _LONGEST_PART * (2 if not depth else 1) or " " not in text:
             return _Said(text, 0)
         best = self._in_sentences(text, memo, depth=depth)
         for template in self._templates:
-            if template.fits(text):
-                best = max(best, self._by(template, text, memo, depth=depth), key=lambda said: said.letters)
+            for spelt in (text, lower) if template.parts[0] and lower != text else (text,):
+                if template.fits(spelt):
+                    said = self._by(template, spelt, memo, depth=depth)
+                    best = max(best, said, key=lambda one: one.letters)
         return best
 
     def _by(self, template: _Template, text: str, memo: dict[str, _Said], *, depth: int) -> _Said:

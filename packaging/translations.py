@@ -179,7 +179,9 @@ def _sentences_of(path: Path, root: Path) -> Iterator[Found]:
         words = re.sub(r"\{\d+\}", "", text)
         is_prose = " " in words.strip() and re.search("[a-z]", words)
         is_prose = is_prose or (place == _WORDING and notes and re.search("[a-z]", words))
-        if (is_prose or (said and notes and " " in text)) and not _CODE.search(text):
+        around = parents.get(node)
+        is_doing = isinstance(around, ast.keyword) and around.arg == "doing"  # of what a failure is told by
+        if (is_prose or is_doing or (said and notes and " " in text)) and not _CODE.search(text):
             yield Found(text, place, notes=notes)
 
 
