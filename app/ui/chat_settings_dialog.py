@@ -20,6 +20,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.preset_box import PresetBox
 from app.ui.sampling_panel import SamplingPanel
 from app.ui.style_sheet import set_role
+from app.ui.tab_order import ReadingOrder
 from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_XL
 from engine.generation import SamplingParams
@@ -28,7 +29,7 @@ _WIDTH = 560
 _EXPLANATION = mark("Counts from the next answer on. Empty fields follow what the model recommends.")
 
 
-class ChatSettingsDialog(QDialog):
+class ChatSettingsDialog(ReadingOrder, QDialog):
     """Nothing is chosen until it is saved; presets are kept at once."""
 
     chosen = Signal(object)

@@ -112,6 +112,7 @@ class ContextMeter(QWidget):
         self.words.setText(use.words)
         set_role(self.words, "warning-small" if use.is_near else "small")
         self._bar.set_use(use)
+        self._bar.setAccessibleName(use.words)
         self.setVisible(limit > 0)
         self._show_tooltip()
 

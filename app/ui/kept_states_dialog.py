@@ -25,6 +25,7 @@ from app.ui import dialogs
 from app.ui.elided_label import ElidedLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
+from app.ui.tab_order import ReadingOrder
 from app.ui.text_format import format_bytes, parse_bytes
 from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
@@ -39,7 +40,7 @@ _EXPLANATION = mark(
 _HINT = mark("0 keeps nothing. An empty field lets Kestrel choose.")
 
 
-class KeptStatesDialog(QDialog):
+class KeptStatesDialog(ReadingOrder, QDialog):
     """Says what is wrong with a size beside it, and then changes nothing."""
 
     limited = Signal(object, object)  # bytes of memory, bytes of disk; None: chosen by itself

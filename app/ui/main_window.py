@@ -44,6 +44,7 @@ from app.ui.shortcut_list import all_shortcuts
 from app.ui.shortcut_sheet import ShortcutSheet
 from app.ui.side_panels import SidePanels
 from app.ui.status_line import StatusLine
+from app.ui.tab_order import ReadingOrder
 from app.ui.text_size import USUAL_PERCENT, next_size
 from app.ui.theme import theme_manager
 from engine.notices import Notice
@@ -57,7 +58,7 @@ _PANEL_MIN = 220
 _CHAT_MIN = 400  # lines of some 45 characters; with one panel beside it, the least that the window takes
 
 
-class MainWindow(QMainWindow):
+class MainWindow(ReadingOrder, QMainWindow):
     """Shows what the controller says and passes on what the person does.
 
     Signals: first_shown, once, when the window is on the screen.

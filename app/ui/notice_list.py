@@ -28,6 +28,7 @@ from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.severity import severity_of
 from app.ui.style_sheet import set_role
+from app.ui.tab_order import ReadingOrder
 from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, current_theme
 
@@ -36,7 +37,7 @@ _EMPTY = mark("Nothing has been told yet.")
 _REPORT_HEIGHT = 150
 
 
-class NoticeList(QDialog):
+class NoticeList(ReadingOrder, QDialog):
     """`report` makes the text of one that is chosen."""
 
     cleared = Signal()

@@ -32,6 +32,7 @@ from app.ui.push_button import PushButton
 from app.ui.setting_rows import FolderRow, SettingRow
 from app.ui.settings_sections import FOLDER_FIELDS, Section, SettingsSections
 from app.ui.style_sheet import set_role
+from app.ui.tab_order import ReadingOrder
 from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 
@@ -41,7 +42,7 @@ _MAX_QUERY = 200  # characters
 _NOTHING = mark("No setting is called that. Try another word.")
 
 
-class SettingsDialog(QDialog):
+class SettingsDialog(ReadingOrder, QDialog):
     """Shows what it is told by `show_settings`; asks for changes by signals."""
 
     changed = Signal(str, object)
@@ -65,6 +66,7 @@ class SettingsDialog(QDialog):
         self.show_settings(settings, folders)
         self.list.setCurrentRow(0)
         self.resize(_SIZE)
+        self.search.setFocus()
 
     def show_settings(self, settings: Settings, folders: Folders) -> None:
         self._folders = folders

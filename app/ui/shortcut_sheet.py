@@ -22,6 +22,7 @@ from app.ui.key_caps import KeyCaps
 from app.ui.push_button import PushButton
 from app.ui.shortcut_list import Shortcut, ShortcutGroup
 from app.ui.style_sheet import set_role
+from app.ui.tab_order import ReadingOrder
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL, SPACE_XS
 
 _SIZE = QSize(860, 620)
@@ -54,7 +55,7 @@ class ShortcutRow(QWidget):
         return all(word in text for word in words)
 
 
-class ShortcutSheet(QDialog):
+class ShortcutSheet(ReadingOrder, QDialog):
     """Shows what it is given; Esc ends the search first, then the dialog."""
 
     def __init__(self, shortcuts: Sequence[Shortcut], parent: QWidget | None = None) -> None:

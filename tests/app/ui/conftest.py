@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from PySide6.QtWidgets import QWidget
 
-from app.controller import ChatController
+import surfaces
+from app.controller import ChatController, ModelPhase
 from app.ui.main_window import MainWindow
 from app.ui.message_body import MessageBody
 from app.ui.sliced_work import SlicedWork
@@ -48,6 +50,25 @@ def open_window(qtbot, make_controller: Callable[..., ChatController]) -> Iterat
 def window(open_window: Callable[..., MainWindow]) -> MainWindow:
     """A first start: nothing was ever loaded or said."""
     return open_window()
+
+
+@pytest.fixture
+def surface(
+    window: MainWindow, qtbot, script, model_folder: Path, request: pytest.FixtureRequest
+) -> Iterator[QWidget]:
+    """One of `surfaces.SURFACES`, by its name as the parameter, with a model loaded."""
+    script.slots, script.metrics = surfaces.SLOTS, surfaces.METRICS
+    window.controller.load_model(model_folder)
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
+    if request.param == "the page of models":
+        with qtbot.waitSignal(window.controller.model_inspected):
+            window.loader.pick(model_folder)
+    shown = surfaces.SURFACES[request.param](window)
+    for _ in range(3):
+        qtbot.wait(0)  # what was shown gets its place
+    yield shown
+    if shown is not window:
+        shown.close()
 
 
 @pytest.fixture

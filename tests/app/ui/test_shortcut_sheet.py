@@ -150,7 +150,7 @@ def test_it_shows_all_that_is_listed_once(sheet: ShortcutSheet, shortcuts: tuple
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ("new chat", ["New chat"]),
+        ("new chat", ["New chat", "Branch into a new chat"]),
         ("ctrl+j", ["Show what the engine keeps"]),
         ("SHIFT+ENTER", ["Begin a new line"]),
         ("models folder", ["Open a model folder"]),

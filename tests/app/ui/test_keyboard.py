@@ -1,0 +1,106 @@
+"""Everything can be reached and used without a mouse, in an order that makes sense, and one sees where one is."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QMessageBox, QRadioButton, QScrollBar, QWidget
+
+from app.ui.document_view import DocumentView
+from app.ui.main_window import MainWindow
+from app.ui.tab_order import reading_order
+from surfaces import SURFACES, controls, show_chat, told
+
+_MOST_STEPS = 400
+
+
+def tabbed(qtbot, root: QWidget) -> list[QWidget]:
+    """What gets the focus by Tab, once round, in that order."""
+    top = root.window()
+    top.activateWindow()
+    qtbot.waitUntil(top.isActiveWindow)
+    if top.focusWidget() is None:
+        QTest.keyClick(top, Qt.Key.Key_Tab)
+    order: list[QWidget] = []
+    for _ in range(_MOST_STEPS):
+        at = QApplication.focusWidget()
+        if at is None:
+            break
+        if at in order:
+            if at is order[0]:
+                break  # once round; else still inside a part with links of its own
+        else:
+            order.append(at)
+        QTest.keyClick(at, Qt.Key.Key_Tab)
+    return order
+
+
+def chosen_by_arrows(widget: QWidget, order: list[QWidget]) -> bool:
+    """One of several radio buttons: Tab reaches the one that is chosen, arrows the others."""
+    return isinstance(widget, QRadioButton) and any(
+        isinstance(one, QRadioButton) and one.parentWidget() is widget.parentWidget() for one in order
+    )
+
+
+@pytest.mark.parametrize("surface", SURFACES, indirect=True)
+def test_tab_reaches_every_control(qtbot, surface: QWidget) -> None:
+    seen = list(controls(surface))
+    order = tabbed(qtbot, surface)
+    missed = [one for one in seen if one not in order and not chosen_by_arrows(one, order)]
+    assert [told(one) for one in missed] == []
+
+
+@pytest.mark.parametrize("surface", SURFACES, indirect=True)
+def test_tab_goes_from_the_top_down_and_from_left_to_right(qtbot, surface: QWidget) -> None:
+    """And back the same way by Shift+Tab."""
+    if isinstance(surface, QMessageBox):
+        return  # its buttons stand as the desktop has them
+    forward = tabbed(qtbot, surface)
+    first = min(forward, key=lambda one: reading_order(surface).index(one))
+    place = forward.index(first)
+    assert forward[place:] + forward[:place] == [one for one in reading_order(surface) if one in forward]
+    at = QApplication.focusWidget()
+    QTest.keyClick(at, Qt.Key.Key_Backtab, Qt.KeyboardModifier.ShiftModifier)
+    assert QApplication.focusWidget() is forward[forward.index(at) - 1]
+
+
+def test_parts_of_the_window_follow_one_another(window: MainWindow) -> None:
+    """The list, the line above the chat, the chat, what is written, the line below, each as a whole."""
+    show_chat(window)
+    order = reading_order(window)
+    chat = window.chat
+    parts = [window.conversations, window.header, chat.transcript, chat.composer, window.status]
+    at = [
+        next(number for number, part in enumerate(parts) if part.isAncestorOf(one))
+        for one in order
+        if one is not chat.jump_button
+    ]
+    assert at == sorted(at)
+    assert len(set(at)) >= 4
+
+
+def test_messages_are_read_from_the_oldest_and_their_buttons_after_their_words(window: MainWindow) -> None:
+    show_chat(window)
+    views = window.chat.transcript.views
+    order = [one for one in reading_order(window.chat.transcript) if not isinstance(one, QScrollBar)]
+    assert [view.message_id for view in views] == ["m1", "m2", "m3", "m4"]
+    at = [next(number for number, view in enumerate(views) if view.isAncestorOf(one)) for one in order]
+    assert at == sorted(at)
+    for view in views:
+        mine = [one for one in order if view.isAncestorOf(one)]
+        words = [mine.index(one) for one in mine if isinstance(one, DocumentView)]
+        buttons = [mine.index(one) for one in mine if view.actions_.isAncestorOf(one)]
+        assert max(words) < min(buttons)
+
+
+def test_the_message_that_gets_the_focus_is_scrolled_to(qtbot, window: MainWindow) -> None:
+    show_chat(window)
+    first = window.chat.transcript.views[0]
+    qtbot.wait(0)
+    assert first.files[0].visibleRegion().isEmpty(), "the chat is at its end"
+    window.header.menu_button.setFocus()
+    QTest.keyClick(window.header.menu_button, Qt.Key.Key_Tab)
+    focus = QApplication.focusWidget()
+    assert first.isAncestorOf(focus)
+    assert not focus.visibleRegion().isEmpty()
