@@ -8,13 +8,16 @@ most of the text's letters counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
 
 _MOST_READINGS = 40  # of one text by one template: where a value holds the template's own words
 _LONGEST_PART = 600  # letters; what is longer in a place is a value, such as a driver's message
 _DEEPEST = 4
+_HAN = "[\u3400-\u9fff]"
+_HAN_MEETS_OTHERS = re.compile(f"{_HAN}\0[A-Za-z0-9]|[A-Za-z0-9]\0{_HAN}")
+_SPACED_HAN = re.compile(f"(?<={_HAN})(?: \0|\0 )(?={_HAN})")
 _SENTENCE_END = re.compile(r"(?<=[.!?”]) (?=\S)")
 
 
@@ -46,12 +49,15 @@ class _Template:
         if start <= end:
             yield from _read(text[start:end], self.parts[1:-1])
 
-    def say(self, values: tuple[str, ...]) -> str:
+    def say(self, values: Sequence[_Said]) -> str:
         by_place = dict(zip(self.places, values, strict=True))
-        pieces = Formatter().parse(self.wording)
-        return "".join(
-            literal + ("" if place is None else by_place[place]) for literal, place, _, _ in pieces
-        )
+        text, own = "", False  # own: a value beside was itself said in the language
+        for literal, place, _, _ in Formatter().parse(self.wording):
+            text = _beside(text, literal, own=own)
+            if place is not None:
+                own = bool(by_place[place].letters)
+                text = _beside(text, by_place[place].text, own=own)
+        return text
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class SentenceBook:
             said = [self._read(value, memo, depth=depth + 1) for value in values]
             letters = template.letters + sum(one.letters for one in said)
             if letters > best.letters:
-                best = _Said(template.say(tuple(one.text for one in said)), letters)
+                best = _Said(template.say(said), letters)
         return best
 
     def _in_sentences(self, text: str, memo: dict[str, _Said], *, depth: int) -> _Said:
@@ -120,6 +126,18 @@ class SentenceBook:
                 between = "" if first.letters else " "
                 best = _Said(first.text + between + rest.text, first.letters + rest.letters)
         return best
+
+
+def _beside(first: str, second: str, *, own: bool) -> str:
+    """Chinese has a space beside words of other scripts, and none between its own. Where a name is what
+    meets it, the space of the template stays: own is False.
+    """
+    joint = f"{first[-2:]}\0{second[:2]}"
+    if _HAN_MEETS_OTHERS.search(joint):
+        return f"{first} {second}"
+    if own and _SPACED_HAN.search(joint):
+        return first.removesuffix(" ") + second.removeprefix(" ")
+    return first + second
 
 
 def split_places(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
