@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
+from app.language import mark, tr
 from app.ui.elided_label import ElidedLabel
-from app.ui.share_bar import Share, ShareBar, Swatch
+from app.ui.share_bar import Share, ShareBar, Swatch, amount_words
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes
 from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS, theme_manager
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from engine.metrics import MemoryUse
 
 _KINDS = {
-    "Weights": "The model itself",
-    "Conversations": "What the model has read of chats, and room that is held ready for more",
-    "Workspace": "What stands between two layers while a token is computed",
-    "Other programs": "What others use of this card, and what its driver takes for every program",
-    "Free": "What no program uses now",
+    mark("Weights"): mark("The model itself"),
+    mark("Conversations"): mark("What the model has read of chats, and room that is held ready for more"),
+    mark("Workspace"): mark("What stands between two layers while a token is computed"),
+    mark("Other programs"): mark(
+        "What others use of this card, and what its driver takes for every program"
+    ),
+    mark("Free"): mark("What no program uses now"),
 }
 
 
@@ -51,9 +54,9 @@ class CardMemory(QWidget):
         column.setSpacing(SPACE_S)
         heading = QHBoxLayout()
         self.card_name = ElidedLabel("", self)
-        self.card_name.explain("The card that computes")
+        self.card_name.explain(tr("The card that computes"))
         self.total = QLabel(self)
-        self.total.setToolTip("All of its memory")
+        self.total.setToolTip(tr("All of its memory"))
         for label in (self.card_name, self.total):
             set_role(label, "small")
         heading.addWidget(self.card_name, 1)
@@ -75,11 +78,22 @@ class CardMemory(QWidget):
         for share in self.shares:
             words = format_bytes(share.num_bytes)
             self._amounts[share.kind].setText(words)
-            self._amounts[share.kind].setAccessibleName(f"{share.kind}: {words}")
-        listed = ", ".join(f"{share.kind.lower()} {self.amount(share.kind)}" for share in self.shares)
+            self._amounts[share.kind].setAccessibleName(
+                tr("{name}: {value}", name=tr(share.kind), value=words)
+            )
+        listed = tr(", ").join(
+            amount_words(tr(share.kind).lower(), share.num_bytes) for share in self.shares
+        )
         total = format_bytes(memory.card.total_bytes)
         self._bar.set_shares(self.shares)
-        self._bar.setAccessibleName(f"Memory of the card {memory.card.name}, {total}: {listed}")
+        self._bar.setAccessibleName(
+            tr(
+                "Memory of the card {name}, {total}: {listed}",
+                name=memory.card.name,
+                total=total,
+                listed=listed,
+            )
+        )
         self.card_name.setText(memory.card.name)
         self.total.setText(total)
 
@@ -89,13 +103,13 @@ class CardMemory(QWidget):
         grid.setVerticalSpacing(SPACE_XS)
         grid.setColumnStretch(2, 1)
         for row, (kind, explanation) in enumerate(_KINDS.items()):
-            name = QLabel(kind, self)
+            name = QLabel(tr(kind), self)
             set_role(name, "small")
             name.setContentsMargins(0, 0, SPACE_L - SPACE_S, 0)
             amount = self._amounts[kind] = ElidedLabel("", self)
-            amount.explain(explanation)
+            amount.explain(tr(explanation))
             for column, widget in enumerate((Swatch(kind, self), name, amount)):
                 if widget is not amount:
-                    widget.setToolTip(explanation)
+                    widget.setToolTip(tr(explanation))
                 grid.addWidget(widget, row, column)
         return grid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
+from app.language import tr
 from app.ui.elided_label import ElidedLabel
 from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_L, SPACE_XS
@@ -12,7 +13,7 @@ NOTHING = "\N{EM DASH}"
 
 
 class Facts(QWidget):
-    """Rows are known by their names. Some may be left out for a while, and keep their places."""
+    """Rows are known by their names in English. Some may be left out for a while, and keep their places."""
 
     def __init__(self, names: tuple[str, ...], parent: QWidget) -> None:
         super().__init__(parent)
@@ -24,7 +25,7 @@ class Facts(QWidget):
         grid.setVerticalSpacing(SPACE_XS)
         grid.setColumnStretch(1, 1)
         for row, name in enumerate(names):
-            label = self._names[name] = QLabel(name, self)
+            label = self._names[name] = QLabel(tr(name), self)
             set_role(label, "small")
             value = self._values[name] = ElidedLabel(NOTHING, self)
             grid.addWidget(label, row, 0)

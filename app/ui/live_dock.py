@@ -9,19 +9,20 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QDockWidget, QHBoxLayout, QLabel, QMainWindow, QToolButton, QWidget
 
+from app.language import mark, tr
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
 from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 
 _ICON = 14
-_FLOAT, _DOCK = "Show in a window of its own", "Put back beside the chat"
+_FLOAT, _DOCK = mark("Show in a window of its own"), mark("Put back beside the chat")
 
 
 class LiveDock(QDockWidget):
     closed = Signal()
 
     def __init__(self, panel: QWidget, parent: QMainWindow) -> None:
-        super().__init__("Engine", parent)
+        super().__init__(tr("Engine"), parent)
         self.setObjectName("live-panel")  # by which its place is remembered
         areas = Qt.DockWidgetArea
         self.setAllowedAreas(
@@ -31,8 +32,8 @@ class LiveDock(QDockWidget):
         self.setWidget(panel)
         self.float_button = self._button()
         self.close_button = self._button()
-        self.close_button.setAccessibleName("Hide the engine's panel")
-        self.close_button.setToolTip("Hide (Ctrl+J)")
+        self.close_button.setAccessibleName(tr("Hide the engine's panel"))
+        self.close_button.setToolTip(tr("Hide (Ctrl+J)"))
         self.setTitleBarWidget(self._title_bar())
         self.float_button.clicked.connect(lambda: self.setFloating(not self.isFloating()))
         self.close_button.clicked.connect(self.close)
@@ -57,8 +58,8 @@ class LiveDock(QDockWidget):
 
     def _title_bar(self) -> QWidget:
         bar = QWidget(self)
-        bar.setToolTip("Drag to dock it elsewhere")
-        title = QLabel("Engine", bar)
+        bar.setToolTip(tr("Drag to dock it elsewhere"))
+        title = QLabel(tr("Engine"), bar)
         set_role(title, "header-title")
         row = QHBoxLayout(bar)
         row.setContentsMargins(SPACE_L, SPACE_S, SPACE_S, 0)
@@ -69,7 +70,7 @@ class LiveDock(QDockWidget):
         return bar
 
     def _dress(self) -> None:
-        words = _DOCK if self.isFloating() else _FLOAT
+        words = tr(_DOCK if self.isFloating() else _FLOAT)
         self.float_button.setAccessibleName(words)
         self.float_button.setToolTip(words)
 

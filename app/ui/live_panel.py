@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.language import mark, tr, translated
 from app.ui.card_memory import CardMemory
 from app.ui.facts import NOTHING, Facts
 from app.ui.metrics_words import (
@@ -35,10 +36,9 @@ from app.ui.slot_model import SLOT_ROLE, SlotModel
 from app.ui.speed_history import STEP_SECONDS, SpeedHistory
 from app.ui.speed_plot import SpeedPlot
 from app.ui.style_sheet import set_role
-from app.ui.text_format import format_bytes, format_count, format_speed
+from app.ui.text_format import format_bytes, format_count, format_speed, format_tokens
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, theme_manager
 from app.ui.token_rate import TokenRate
-from engine.wording import format_tokens
 
 if TYPE_CHECKING:
     from app.controller import ModelState, SlotTable
@@ -48,27 +48,30 @@ if TYPE_CHECKING:
 
 _STEP_MS = round(STEP_SECONDS * 1000)  # nothing here is brought up to date more often
 _NOW_FACTS = {
-    "Answer": "The chat in which an answer is being written",
-    "Speed": "",  # what the card was asked to do for a token, once there is an answer
-    "Copies": "For each token, to the card and back: one each is what it should be",
-    "Prompt": "How fast the model read what was new of the prompt",
-    "Reused": "How much of the prompt was in memory already and needed not be read",
-    "Context": "How much of the open chat the model keeps in view, of what it can",
-    "Memory": "What the whole program takes of this computer's memory",
-    "Layers": "How many of the model's layers are in the card's memory at once",
-    "Brought": "Layers that were brought to the card since the model was loaded: each one is read anew",
+    mark("Answer"): mark("The chat in which an answer is being written"),
+    mark("Speed"): "",  # what the card was asked to do for a token, once there is an answer
+    mark("Copies"): mark("For each token, to the card and back: one each is what it should be"),
+    mark("Prompt"): mark("How fast the model read what was new of the prompt"),
+    mark("Reused"): mark("How much of the prompt was in memory already and needed not be read"),
+    mark("Context"): mark("How much of the open chat the model keeps in view, of what it can"),
+    mark("Memory"): mark("What the whole program takes of this computer's memory"),
+    mark("Layers"): mark("How many of the model's layers are in the card's memory at once"),
+    mark("Brought"): mark(
+        "Layers that were brought to the card since the model was loaded: each one is read anew"
+    ),
 }
 _MODEL_FACTS = {
-    "Name": "The model that answers",
-    "Kind": "The family that it belongs to",
-    "Parameters": "How many numbers the model is made of",
-    "Weights": "What these take of memory, and how many bits each has",
-    "Layers": "How deep the model is",
-    "Context": "The longest chat that it keeps in view, as it was loaded",
-    "Device": "What computes",
+    mark("Name"): mark("The model that answers"),
+    mark("Kind"): mark("The family that it belongs to"),
+    mark("Parameters"): mark("How many numbers the model is made of"),
+    mark("Weights"): mark("What these take of memory, and how many bits each has"),
+    mark("Layers"): mark("How deep the model is"),
+    mark("Context"): mark("The longest chat that it keeps in view, as it was loaded"),
+    mark("Device"): mark("What computes"),
 }
 _LEAST_KEPT = 96  # pixels of the list's height
-_EMPTY = "Nothing is kept yet. What the model has read of a chat will be listed here."
+_EMPTY = mark("Nothing is kept yet. What the model has read of a chat will be listed here.")
+_PRECISIONS = {"native": mark("as stored"), "q8": mark("8 bits"), "q4": mark("4 bits")}
 
 
 class LivePanel(QWidget):
@@ -84,7 +87,7 @@ class LivePanel(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("What the engine keeps")
+        self.setAccessibleName(tr("What the engine keeps"))
         self._titles: Mapping[str, str] = {}
         self._writing: str | None = None
         self._rate = TokenRate()
@@ -104,15 +107,15 @@ class LivePanel(QWidget):
         self.model = Facts(tuple(_MODEL_FACTS), self._facts)
         self.slots = SlotModel()
         self.view = QListView(self)
-        self._kept = _heading("Kept of chats", self)
-        self._empty = QLabel(_EMPTY, self)
+        self._kept = _heading(tr("Kept of chats"), self)
+        self._empty = QLabel(tr(_EMPTY), self)
         self._build()
         self.view.clicked.connect(self._open)
         self.view.activated.connect(self._open)
         theme_manager().changed.connect(self.view.viewport().update)
         for facts, explanations in ((self.now, _NOW_FACTS), (self.model, _MODEL_FACTS)):
             for name, explanation in explanations.items():
-                facts.explain(name, explanation)
+                facts.explain(name, tr(explanation) if explanation else "")
         self.set_model_summary(None)
         self._show_metrics(None)
 
@@ -153,7 +156,7 @@ class LivePanel(QWidget):
     def begin_answer(self, conversation_id: str) -> None:
         self._writing = conversation_id
         self._show_answer()
-        self.now.show_fact("Speed", "Reading")
+        self.now.show_fact("Speed", tr("Reading"))
         self.now.show_fact("Reused", NOTHING)
         self.now.show_fact("Prompt", NOTHING)
         self._go_on()
@@ -164,7 +167,7 @@ class LivePanel(QWidget):
         if read > 0 and stats.seconds > 0:
             self._history.add_reading(read / stats.seconds, stats.seconds)
         self._go_on()
-        self.now.show_fact("Reused", f"{stats.reused:,} of {format_tokens(stats.tokens)}")
+        self.now.show_fact("Reused", _share_of(stats.reused, stats.tokens))
         self.now.show_fact("Prompt", format_speed(stats.tokens - stats.reused, stats.seconds) or NOTHING)
 
     def count_tokens(self, num_tokens: int) -> None:
@@ -185,7 +188,7 @@ class LivePanel(QWidget):
         self._empty.setWordWrap(True)
         self.view.setModel(self.slots)
         self.view.setItemDelegate(SlotDelegate(self.view))
-        self.view.setAccessibleName("Conversations that the engine keeps")
+        self.view.setAccessibleName(tr("Conversations that the engine keeps"))
         self.view.setFrameShape(QFrame.Shape.NoFrame)
         self.view.setMouseTracking(True)
         self.view.setVerticalScrollMode(QListView.ScrollMode.ScrollPerPixel)
@@ -210,8 +213,12 @@ class LivePanel(QWidget):
         figures.addWidget(self.now)
         figures.addWidget(self.plot)
         self.sections = {
-            title: PanelSection(title, part, self._facts)
-            for title, part in (("Now", now), ("Memory of the card", self.card), ("Model", self.model))
+            title: PanelSection(tr(title), part, self._facts)
+            for title, part in (
+                (mark("Now"), now),
+                (mark("Memory of the card"), self.card),
+                (mark("Model"), self.model),
+            )
         }
         column = QVBoxLayout(self._facts)
         inside = SPACE_L - 1  # of the frame that shows the focus
@@ -221,15 +228,15 @@ class LivePanel(QWidget):
             column.addWidget(section)
         column.addStretch(1)
         scroll = _FittedScroll(self._facts, self)
-        scroll.setAccessibleName("Answer, memory and model")
+        scroll.setAccessibleName(tr("Answer, memory and model"))
         set_role(scroll, "focusable")
         return scroll
 
     def _kept_heading(self) -> QHBoxLayout:
         limits = QToolButton(self)
-        limits.setText("Limits…")
-        limits.setAccessibleName("Limit or remove what is kept of conversations")
-        limits.setToolTip("Limit or remove what is kept of conversations")
+        limits.setText(tr("Limits…"))
+        limits.setAccessibleName(tr("Limit or remove what is kept of conversations"))
+        limits.setToolTip(tr("Limit or remove what is kept of conversations"))
         limits.setProperty("role", "small")
         limits.clicked.connect(self.limits_requested)
         row = QHBoxLayout()
@@ -253,7 +260,7 @@ class LivePanel(QWidget):
         self._kept.setToolTip(use_sentence(metrics) if metrics is not None else "")
 
     def _show_answer(self) -> None:
-        title = self._titles.get(self._writing or "", "New chat") if self._writing else NOTHING
+        title = self._titles.get(self._writing or "", tr("New chat")) if self._writing else NOTHING
         self.now.show_fact("Answer", title)
 
     def _show_layers(self, use: LayerUse | None) -> None:
@@ -269,7 +276,7 @@ class LivePanel(QWidget):
         self.now.show_fact("Brought", moves_in_words(use, rate))
 
     def _show_context(self) -> None:
-        words = f"{self._used:,} of {format_tokens(self._limit)}" if self._limit else NOTHING
+        words = _share_of(self._used, self._limit) if self._limit else NOTHING
         self.now.show_fact("Context", words)
 
     def _step(self) -> None:
@@ -345,16 +352,24 @@ class _FittedScroll(QScrollArea):
 def _model_facts(summary: ModelSummary | None) -> dict[str, str]:
     if summary is None:
         return dict.fromkeys(_MODEL_FACTS, NOTHING)
-    weights = {"native": "as stored", "q8": "8 bits", "q4": "4 bits"}[summary.weights]
     return {
         "Name": summary.name,
         "Kind": summary.family,
         "Parameters": format_count(summary.parameters),
-        "Weights": f"{format_bytes(summary.weight_bytes)}, {weights}",
+        "Weights": tr(
+            "{size}, {precision}",
+            size=format_bytes(summary.weight_bytes),
+            precision=tr(_PRECISIONS[summary.weights]),
+        ),
         "Layers": f"{summary.layers:,}",
         "Context": format_tokens(summary.context_length),
-        "Device": summary.device_description,
+        "Device": translated(summary.device_description),
     }
+
+
+def _share_of(part: int, whole: int) -> str:
+    """Both in tokens."""
+    return tr("{part:,} of {whole}", part=part, whole=format_tokens(whole))
 
 
 def _heading(text: str, parent: QWidget) -> QLabel:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.wording import format_tokens
+from app.language import tr, tr_n
+from app.ui.text_format import format_tokens
 
 if TYPE_CHECKING:
     from engine.metrics import AnswerMetrics, LayerUse, Metrics
@@ -12,40 +13,64 @@ if TYPE_CHECKING:
 
 def copies_in_words(answer: AnswerMetrics) -> str:
     """ "2.1 in, 1 out": for each token, to the card and back."""
-    return f"{answer.h2d_per_token:.3g} in, {answer.d2h_per_token:.3g} out"
+    return tr("{up:.3g} in, {back:.3g} out", up=answer.h2d_per_token, back=answer.d2h_per_token)
 
 
 def work_sentence(answer: AnswerMetrics) -> str:
     """What the card was asked to do for a token, for the tooltip."""
     if not answer.decode.tokens:
         return ""
-    return (
-        f"For each token of the last answer {answer.launches_per_token:,.0f} pieces of work were started on "
-        f"the card; copies to it and back: {copies_in_words(answer)}."
+    return tr(
+        "For each token of the last answer {launches:,.0f} pieces of work were started on the card; copies to "
+        "it and back: {copies}.",
+        launches=answer.launches_per_token,
+        copies=copies_in_words(answer),
     )
 
 
 def layers_in_words(use: LayerUse) -> str:
     """ "All 30", or "7 of 94 at a time"."""
-    return f"{use.at_once:,} of {use.total:,} at a time" if use.is_window else f"All {use.total:,}"
+    if use.is_window:
+        return tr("{part:,} of {whole:,} at a time", part=use.at_once, whole=use.total)
+    return tr("All {count:,}", count=use.total)
 
 
 def moves_in_words(use: LayerUse, rate: float) -> str:
     """How many layers came up since the load; rate: a second, now."""
-    return f"{use.brought:,} ({rate:,.0f} a second)" if rate >= 1 else f"{use.brought:,}"
+    if rate < 1:
+        return f"{use.brought:,}"
+    return tr("{count:,} ({rate:,.0f} a second)", count=use.brought, rate=rate)
 
 
 def use_sentence(metrics: Metrics) -> str:
     """How full the pool is, and what had to leave it."""
     lines = [
-        f"{metrics.slots} of {metrics.most_slots} places are taken, with {metrics.memory.cache_pages:,} of "
-        f"{metrics.most_pages:,} pages.",
-        f"{format_tokens(metrics.reused_tokens)} needed not be read again since the model was loaded.",
+        tr(
+            "{slots} of {most_slots} places are taken, with {pages:,} of {most_pages:,} pages.",
+            slots=metrics.slots,
+            most_slots=metrics.most_slots,
+            pages=metrics.memory.cache_pages,
+            most_pages=metrics.most_pages,
+        ),
+        tr(
+            "{tokens} needed not be read again since the model was loaded.",
+            tokens=format_tokens(metrics.reused_tokens),
+        ),
     ]
     if metrics.evictions:
-        times = "once" if metrics.evictions == 1 else f"{metrics.evictions:,} times"
-        lines.append(f"A chat had to make room for another {times}.")
+        lines.append(
+            tr_n(
+                "A chat had to make room for another once.",
+                "A chat had to make room for another {count:,} times.",
+                metrics.evictions,
+            )
+        )
     if metrics.fallbacks:
-        times = "once" if metrics.fallbacks == 1 else f"{metrics.fallbacks:,} times"
-        lines.append(f"A chat found no place {times}, and was computed elsewhere.")
+        lines.append(
+            tr_n(
+                "A chat found no place once, and was computed elsewhere.",
+                "A chat found no place {count:,} times, and was computed elsewhere.",
+                metrics.fallbacks,
+            )
+        )
     return "\n".join(lines)

@@ -7,15 +7,16 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, Qt
 
+from app.language import mark, tr, tr_n
+from app.ui.text_format import format_tokens
 from engine.generation import SlotInfo
-from engine.wording import format_tokens
 
 Index = QModelIndex | QPersistentModelIndex
 
 SLOT_ROLE = Qt.ItemDataRole.UserRole + 1  # SlotInfo
 DETAIL_ROLE = Qt.ItemDataRole.UserRole + 2  # list[str]: what stands below the title
 PLACE_ROLE = Qt.ItemDataRole.UserRole + 3  # str: where it lives, in a word
-_UNKNOWN = "A chat that is gone"
+_UNKNOWN = mark("A chat that is gone")
 
 
 class SlotModel(QAbstractListModel):
@@ -47,8 +48,9 @@ class SlotModel(QAbstractListModel):
             self.dataChanged.emit(self.index(0), self.index(len(self._slots) - 1))
 
     def _place(self, slot: SlotInfo) -> str:
-        pool = "Card" if self._device.startswith("cuda") else "Ready"
-        return {"pool": pool, "ram": "RAM", "disk": "Disk", "fallback": "CPU"}[slot.place]
+        pool = mark("Card") if self._device.startswith("cuda") else mark("Ready")
+        names = {"pool": pool, "ram": mark("RAM"), "disk": mark("Disk"), "fallback": mark("CPU")}
+        return tr(names[slot.place])
 
     # Qt overrides
 
@@ -59,12 +61,12 @@ class SlotModel(QAbstractListModel):
         if not index.isValid():
             return None
         slot = self._slots[index.row()]
-        title = self._titles.get(slot.conversation, _UNKNOWN)
+        title = self._titles.get(slot.conversation) or tr(_UNKNOWN)
         match role:
             case Qt.ItemDataRole.DisplayRole:
                 return title
             case Qt.ItemDataRole.AccessibleTextRole:
-                return ", ".join((title, self._place(slot), *slot_lines(slot)))
+                return tr(", ").join((title, self._place(slot), *slot_lines(slot)))
             case Qt.ItemDataRole.ToolTipRole:
                 return slot_sentence(slot)
         return {SLOT_ROLE: slot, DETAIL_ROLE: slot_lines(slot), PLACE_ROLE: self._place(slot)}.get(role)
@@ -72,17 +74,19 @@ class SlotModel(QAbstractListModel):
 
 def slot_lines(slot: SlotInfo) -> list[str]:
     """What is kept, and what the last prompt had of it."""
-    pages = f"{slot.pages:,} page" + ("" if slot.pages == 1 else "s")
-    reuse = "Not used since the program began"
+    pages = tr_n("{count:,} page", "{count:,} pages", slot.pages)
     if slot.reused is not None and slot.total is not None:
-        reuse = f"Last reused {slot.reused:,} of {slot.total:,}"
+        reuse = tr("Last reused {part:,} of {whole:,}", part=slot.reused, whole=slot.total)
+    else:
+        reuse = tr("Not used since the program began")
     return [f"{format_tokens(slot.tokens)} · {pages}", reuse]
 
 
 def slot_sentence(slot: SlotInfo) -> str:
-    return {
-        "pool": "Where the model computes: the next message begins at once.",
-        "ram": "It made room for others; it comes back from memory without being read again.",
-        "disk": "It made room for others; it comes back from disk without being read again.",
-        "fallback": "There was no room on the card, so the processor computes it.",
-    }[slot.place]
+    sentences = {
+        "pool": mark("Where the model computes: the next message begins at once."),
+        "ram": mark("It made room for others; it comes back from memory without being read again."),
+        "disk": mark("It made room for others; it comes back from disk without being read again."),
+        "fallback": mark("There was no room on the card, so the processor computes it."),
+    }
+    return tr(sentences[slot.place])

@@ -9,6 +9,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QVBoxLayout, QWidget
 
+from app.language import mark, tr
 from app.ui.elided_label import ElidedLabel
 from app.ui.share_bar import Swatch
 from app.ui.speed_history import SPAN_SECONDS, STEPS, SpeedHistory, rounded_up
@@ -19,10 +20,12 @@ _HEIGHT = 64  # pixels
 _FILL = 0.18  # opacity below a line
 _LINE_WIDTH = 1.5
 _LINES = 3  # across, with the ground
-WRITTEN, READ = "Writing", "Reading"
+WRITTEN, READ = mark("Writing"), mark("Reading")
 _EXPLANATIONS = {
-    WRITTEN: "Tokens of the answer a second now, and the most in the last minute",
-    READ: "Tokens of the last prompt a second that were new and had to be read, and the most of a minute",
+    WRITTEN: mark("Tokens of the answer a second now, and the most in the last minute"),
+    READ: mark(
+        "Tokens of the last prompt a second that were new and had to be read, and the most of a minute"
+    ),
 }
 
 
@@ -41,8 +44,8 @@ class SpeedPlot(QWidget):
             swatch, words = Swatch(kind, self), ElidedLabel("", self)
             set_role(words, "small")
             self._words[kind] = words
-            swatch.setToolTip(explanation)
-            words.explain(explanation)
+            swatch.setToolTip(tr(explanation))
+            words.explain(tr(explanation))
             legend.addWidget(swatch, row, 0)
             legend.addWidget(words, row, 1)
         column = QVBoxLayout(self)
@@ -50,7 +53,11 @@ class SpeedPlot(QWidget):
         column.setSpacing(SPACE_S)
         column.addWidget(self._canvas)
         column.addLayout(legend)
-        self.setToolTip("\n".join(f"{kind}: {words}." for kind, words in _EXPLANATIONS.items()))
+        explained = [
+            tr("{name}: {explanation}.", name=tr(kind), explanation=tr(explanation))
+            for kind, explanation in _EXPLANATIONS.items()
+        ]
+        self.setToolTip("\n".join(explained))
         theme_manager().changed.connect(self._canvas.update)
         self.refresh()
 
@@ -65,12 +72,20 @@ class SpeedPlot(QWidget):
         self._say(WRITTEN, now, max(history.written))
         self._say(READ, last_read, max(history.read))
         self._canvas.setAccessibleName(
-            f"Speed over the last {SPAN_SECONDS:.0f} seconds: {self.words(WRITTEN)}; {self.words(READ)}"
+            tr(
+                "Speed over the last {seconds:.0f} seconds: {writing}; {reading}",
+                seconds=SPAN_SECONDS,
+                writing=self.words(WRITTEN),
+                reading=self.words(READ),
+            )
         )
         self._canvas.update()
 
     def _say(self, kind: str, rate: float, peak: float) -> None:
-        words = f"{kind} {rate:,.0f} tok/s, peak {peak:,.0f}" if peak else f"{kind} \N{EM DASH}"
+        if peak:
+            words = tr("{name} {rate:,.0f} tok/s, peak {peak:,.0f}", name=tr(kind), rate=rate, peak=peak)
+        else:
+            words = f"{tr(kind)} \N{EM DASH}"
         if self._words[kind].text() != words:
             self._words[kind].setText(words)
 
