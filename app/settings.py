@@ -28,6 +28,7 @@ MAX_REMEMBERED_MODELS = 100  # whose sampling is remembered
 MAX_BYTES = 10**15  # more than any computer has
 MAX_CONTEXT = 2**31 - 1  # tokens
 TEXT_SIZES = (80, 90, 100, 110, 125, 150, 175, 200)  # percent of the system's
+MAX_NAMES, MAX_NAME = 50, 100  # of parts of the window, and characters of one
 MAX_THREADS = 1024  # a system runs out of something beyond that, and takes the program down
 
 
@@ -55,6 +56,7 @@ class Settings:
     threads: int | None = None  # None: all cores
     context_policy: ContextPolicy = ContextPolicy.STOP
     live_panel: bool = False  # shown
+    folded_sections: tuple[str, ...] = ()  # of the live panel
     state_ram_bytes: int | None = None  # for what is computed of conversations; None: chosen by itself,
     state_disk_bytes: int | None = None  # 0: nothing is kept
     presets: tuple[Preset, ...] = ()  # by name
@@ -98,6 +100,7 @@ def reset(settings: Settings) -> dict[str, Any]:
         "window_geometry_base64",
         "splitter_state_base64",
         "dock_state_base64",
+        "folded_sections",
         "recent_models",
         "last_model",
         "last_conversation_id",
@@ -161,6 +164,7 @@ def save_settings(path: Path, settings: Settings) -> None:
         "threads": settings.threads,
         "context_policy": settings.context_policy,
         "live_panel": settings.live_panel,
+        "folded_sections": list(settings.folded_sections),
         "state_ram_bytes": settings.state_ram_bytes,
         "state_disk_bytes": settings.state_disk_bytes,
         "presets": [{"name": one.name, "text": one.text} for one in settings.presets],
@@ -203,6 +207,13 @@ def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Few and short, each once."""
+    if not isinstance(value, list):
+        raise TypeError
+    return tuple(dict.fromkeys(_text(name)[:MAX_NAME] for name in value[:MAX_NAMES]))
 
 
 def _text_size(value: Any) -> int:
@@ -283,6 +294,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "threads": _optional(_count(MAX_THREADS)),
     "context_policy": ContextPolicy,
     "live_panel": _flag,
+    "folded_sections": _names,
     "state_ram_bytes": _optional(_count(MAX_BYTES, least=0)),
     "state_disk_bytes": _optional(_count(MAX_BYTES, least=0)),
     "presets": presets_from,

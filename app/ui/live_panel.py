@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -77,13 +77,14 @@ _PRECISIONS = {"native": mark("as stored"), "q8": mark("8 bits"), "q4": mark("4 
 class LivePanel(QWidget):
     """Shows what it is told, four times a second at most, and nothing while it is hidden. Signals:
     open_requested(conversation id), limits_requested, look_requested when it is opened: what other programs
-    take of a card may have changed; watch_changed(bool), whether somebody sees it.
+    take of a card may have changed; watch_changed(bool), whether somebody sees it; folded_changed.
     """
 
     open_requested = Signal(str)
     limits_requested = Signal()
     look_requested = Signal()
     watch_changed = Signal(bool)
+    folded_changed = Signal(tuple)  # names of the sections that are folded away by now
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -120,6 +121,11 @@ class LivePanel(QWidget):
         self._show_metrics(None)
 
     # What is told
+
+    def fold(self, names: Collection[str]) -> None:
+        """The sections that are folded away; a name that there is no section for is left out."""
+        for name, section in self.sections.items():
+            section.heading.setChecked(name not in names)
 
     def set_titles(self, titles: Mapping[str, str]) -> None:
         """Of conversations, by id."""
@@ -226,11 +232,16 @@ class LivePanel(QWidget):
         column.setSpacing(0)
         for section in self.sections.values():
             column.addWidget(section)
+            section.heading.clicked.connect(self._tell_folded)
         column.addStretch(1)
         scroll = _FittedScroll(self._facts, self)
         scroll.setAccessibleName(tr("Answer, memory and model"))
         set_role(scroll, "focusable")
         return scroll
+
+    def _tell_folded(self) -> None:
+        names = tuple(name for name, section in self.sections.items() if not section.heading.isChecked())
+        self.folded_changed.emit(names)
 
     def _kept_heading(self) -> QHBoxLayout:
         limits = QToolButton(self)

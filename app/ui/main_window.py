@@ -193,6 +193,7 @@ class MainWindow(ReadingOrder, QMainWindow):
             self._splitter.restoreState(QByteArray.fromBase64(settings.splitter_state_base64.encode()))
         if settings.dock_state_base64:
             self._frame.restoreState(QByteArray.fromBase64(settings.dock_state_base64.encode()))
+        self.panel.fold(settings.folded_sections)
         if settings.live_panel:
             self.sides.show(self.dock)
         else:
@@ -233,6 +234,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.panel.open_requested.connect(self._open_conversation)
         self.panel.limits_requested.connect(self._show_kept_states)
         self.panel.look_requested.connect(controller.look_at_slots)
+        self.panel.folded_changed.connect(lambda names: controller.update_settings(folded_sections=names))
         self.dock.closed.connect(self._on_dock_closed)
         self.dock.topLevelChanged.connect(lambda: self.sides.fit(self.width()))
         self.dock.dockLocationChanged.connect(lambda: self.sides.fit(self.width()))

@@ -73,3 +73,25 @@ def test_a_remembered_place_that_is_no_place_is_not_used(
     assert again.controller.settings.dock_state_base64 == "bm8gcGxhY2U="
     assert again._frame.dockWidgetArea(again.dock) is Area.RightDockWidgetArea
     assert again.panel.isVisible()
+
+
+def test_what_was_folded_stays_folded_at_the_next_start(
+    open_window: Callable[..., MainWindow], qtbot
+) -> None:
+    first = opened(open_window(), qtbot)
+    qtbot.keyClick(first.panel.sections["Model"].heading, Qt.Key.Key_Space)
+    assert first.controller.settings.folded_sections == ("Model",)
+    first.close()
+    second = opened(open_window(), qtbot)
+    assert not second.panel.sections["Model"].heading.isChecked()
+    assert not second.panel.model.isVisible()
+    assert second.panel.now.isVisible()
+    qtbot.keyClick(second.panel.sections["Model"].heading, Qt.Key.Key_Space)
+    assert second.panel.model.isVisible()
+    assert second.controller.settings.folded_sections == ()
+
+
+def test_a_name_of_another_version_folds_nothing(window: MainWindow, qtbot) -> None:
+    opened(window, qtbot).panel.fold(["Of a later version"])
+    assert window.panel.now.isVisible()
+    assert window.panel.model.isVisible()
