@@ -16,6 +16,7 @@ import pytest
 from stall_meter import StallMeter
 
 from app.controller import ChatController
+from app.language import Language, set_language
 from app.paths import AppPaths
 from app.threads import running_threads
 from app.worker import EngineWorker
@@ -46,6 +47,14 @@ def no_thread_left_behind() -> Iterator[None]:
     if formulas := sys.modules.get("app.ui.formulas"):
         assert formulas.end_formulas()
     assert running_threads() == []
+
+
+@pytest.fixture
+def in_chinese() -> Iterator[None]:
+    """What is made while it holds speaks Chinese."""
+    set_language(Language.CHINESE)
+    yield
+    set_language(Language.ENGLISH)
 
 
 @pytest.fixture
