@@ -14,6 +14,7 @@ import shiboken6
 from PySide6.QtGui import QColor, QTextBlock, QTextCharFormat, QTextDocument, QTextLayout
 
 from app.ui.code_highlight import MAX_COLOURED, Part, part_colors, parts
+from app.ui.lexers import lexer_store
 from app.ui.theme import current_theme
 
 _REREAD = 1_500  # characters of growing code that are read again with each change: about 5 ms
@@ -33,8 +34,10 @@ class CodeColors:
         self._formats = _formats()
 
     def follow(self, code: str) -> None:
-        """Colours what was added; `code` is all of it. Costs the same however long the code is."""
-        if len(code) > MAX_COLOURED:
+        """Colours what was added; `code` is all of it. Costs the same however long the code is. Does nothing
+        while the lexer isn't loaded.
+        """
+        if len(code) > MAX_COLOURED or not lexer_store().is_known(self._language):
             return
         if len(code) - self._begin_character > 2 * _REREAD:
             self._move_begin(code)
@@ -44,7 +47,11 @@ class CodeColors:
     def finish(self, code: str) -> Iterator[None]:
         """Steps that colour the whole from its start, if `follow` had to leave the start out."""
         if self._begin_character and len(code) <= MAX_COLOURED:
-            yield from self._read(code, 0, 0)
+            yield from self.whole(code)
+
+    def whole(self, code: str) -> Iterator[None]:
+        """Steps that colour all of it."""
+        yield from self._read(code, 0, 0)
 
     def apply_theme(self) -> None:
         self._formats = _formats()

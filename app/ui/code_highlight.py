@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from functools import lru_cache
 
-from pygments.lexer import Lexer
-from pygments.lexers import get_lexer_by_name
 from pygments.token import Token
-from pygments.util import ClassNotFound
 
 from app.language import tr
+from app.ui.lexers import lexer_name, lexer_store
 from app.ui.theme import Theme
 
 MAX_COLOURED = 50_000  # characters; beyond it the code stays plain, as reading it would take too long
@@ -87,9 +85,9 @@ def language_title(language: str) -> str:
     known stays as it was written.
     """
     name, _, rest = language.partition(" ")
-    lexer = _lexer(language)
-    if lexer is not None:
-        name = lexer.name
+    known = lexer_name(language)
+    if known is not None:
+        name = known
     elif name.lower() in _PLAIN:
         name = tr("Text")
     return f"{name} {rest}".strip()
@@ -99,9 +97,9 @@ def parts(code: str, language: str) -> Iterator[tuple[int, int, Part]]:
     """(start, length, part) for what gets a colour, in order. Reads on as it is asked, so it can be read
     in slices.
 
-    An unknown language gives nothing.
+    An unknown language gives nothing, nor does one whose lexer isn't loaded.
     """
-    lexer = _lexer(language)
+    lexer = lexer_store().lexer(language)
     if lexer is None:
         return
     begin, end = 0, 0
@@ -116,17 +114,6 @@ def parts(code: str, language: str) -> Iterator[tuple[int, int, Part]]:
         begin, end, open_part = start, start + len(text), part
     if open_part is not None:
         yield begin, end - begin, open_part
-
-
-@lru_cache(maxsize=64)
-def _lexer(language: str) -> Lexer | None:
-    name = language.strip().partition(" ")[0].lower().strip("{}.")
-    if not name or name in _PLAIN:
-        return None
-    try:
-        return get_lexer_by_name(name, ensurenl=False, stripnl=False)
-    except ClassNotFound:
-        return None
 
 
 @lru_cache(maxsize=512)

@@ -16,6 +16,7 @@ from app.ui.code_highlight import MAX_COLOURED, language_title
 from app.ui.copy_button import CopyButton
 from app.ui.document_view import DocumentView, code_font, same_frame
 from app.ui.elided_label import ElidedLabel
+from app.ui.lexers import lexer_store
 from app.ui.markdown import Code
 from app.ui.shy_button import ShyButton
 from app.ui.sliced_work import SlicedWork
@@ -145,6 +146,17 @@ class CodeView(QWidget):
         self._title.setText(language or tr("Code"))
         self._code.setAccessibleName(tr("{language} code", language=language) if language else tr("Code"))
         self._colors = CodeColors(self._code.document(), leaf.language)
+        lexer_store().want(leaf.language, self._on_lexer_loaded)
+
+    def _on_lexer_loaded(self) -> None:
+        """What has come by now gets its colours."""
+        if not self._num_characters or self._num_characters > MAX_COLOURED:
+            return
+        code = self._joined()
+        if self._closed:
+            self._work.start(self._colors.whole(code))
+        else:
+            self._colors.follow(code)
 
     def _joined(self) -> str:
         self._pieces = ["".join(self._pieces)]

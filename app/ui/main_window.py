@@ -31,6 +31,7 @@ from app.ui.formulas import end_formulas
 from app.ui.header import Header
 from app.ui.icons import app_icon
 from app.ui.kept_states_dialog import KeptStatesDialog
+from app.ui.lexers import end_lexers
 from app.ui.live_dock import LiveDock
 from app.ui.live_panel import LivePanel
 from app.ui.message_actions import MessageAction
@@ -469,6 +470,7 @@ class MainWindow(ReadingOrder, QMainWindow):
             self.closed_cleanly = self.controller.shutdown()
             self.closed_cleanly = self.models.shutdown() and self.closed_cleanly
             self.closed_cleanly = end_formulas() and self.closed_cleanly
+            self.closed_cleanly = end_lexers() and self.closed_cleanly
         super().closeEvent(event)
 
 

@@ -46,6 +46,8 @@ def no_thread_left_behind() -> Iterator[None]:
     yield
     if formulas := sys.modules.get("app.ui.formulas"):
         assert formulas.end_formulas()
+    if lexers := sys.modules.get("app.ui.lexers"):
+        assert lexers.end_lexers()
     assert running_threads() == []
 
 

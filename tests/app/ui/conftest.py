@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QWidget
 import surfaces
 from app.controller import ChatController, ModelPhase
 from app.ui.main_window import MainWindow
+from app.ui.lexers import lexer_store
 from app.ui.message_body import MessageBody
 from app.ui.sliced_work import SlicedWork
 
@@ -78,6 +79,10 @@ def work(qapp) -> SlicedWork:
 
 @pytest.fixture
 def new_body(qtbot, work: SlicedWork):
+    """Bodies of messages, whose code has its colours as soon as it is read."""
+    for language in ("py", "python", "cpp"):
+        lexer_store().load(language)
+
     def make() -> MessageBody:
         body = MessageBody(work)
         qtbot.addWidget(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import shiboken6
 from body_steps import blocks, grow
@@ -10,8 +12,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLabel, QToolButton
 
+from app.ui import lexers
 from app.ui.code_highlight import MAX_COLOURED, Part, language_title, part_colors, parts
 from app.ui.code_view import CodeView
+from app.ui.lexers import LexerStore, lexer_name, lexer_store
 from app.ui.message_body import MessageBody
 from app.ui.sliced_work import SlicedWork
 from app.ui.theme import DARK, LIGHT, contrast
@@ -76,6 +80,7 @@ def test_every_colour_of_code_can_be_read(theme) -> None:
 
 def test_parts_cover_what_a_reader_expects() -> None:
     code = 'def f(x):\n    return "a"  # b\n'
+    lexer_store().load("py")
     found = {code[start : start + length]: part for start, length, part in parts(code, "py")}
     assert found["def"] is Part.KEYWORD
     assert found["f"] is Part.NAME
@@ -90,6 +95,42 @@ def test_parts_cover_what_a_reader_expects() -> None:
 )
 def test_languages_have_their_names(language: str, title: str) -> None:
     assert language_title(language) == title
+
+
+def test_every_language_is_named_as_its_lexer_is() -> None:
+    for alias in ("py", "c++", "julia", "Rust", "{.haskell}", "js title=a.js"):
+        lexer_store().load(alias)
+        lexer = lexer_store().lexer(alias)
+        assert lexer is not None
+        assert lexer.name == lexer_name(alias)
+    assert lexer_name("no such language") is None
+    assert lexer_name("text") is None
+    assert lexer_name("") is None
+
+
+def test_a_lexer_is_loaded_beside_the_window_and_colours_what_has_come_by_then(
+    qtbot, new_body, work: SlicedWork, monkeypatch
+) -> None:
+    store = LexerStore()
+    monkeypatch.setattr("app.ui.lexers._store", store)
+    loaded_on: list[int] = []
+    load = lexers._loaded
+    monkeypatch.setattr(
+        lexers, "_loaded", lambda aliases: loaded_on.append(threading.get_ident()) or load(aliases)
+    )
+    grows, ended = new_body(), new_body()
+    store._known.clear()
+    loaded_on.clear()
+    grows.append("```py\ndef f(x):\n")
+    ended.set_text("```py\nreturn 1\n```")
+    work.run_to_end()
+    assert code_colours(grows)[0] == code_colours(ended)[0] == []
+    qtbot.waitUntil(lambda: not store.busy)
+    work.run_to_end()
+    assert code_colours(grows)[0][0] == (0, len("def"))
+    assert code_colours(ended)[0][0] == (0, len("return"))
+    assert loaded_on
+    assert threading.get_ident() not in loaded_on
 
 
 def code_colours(body: MessageBody) -> list[list[tuple[int, int]]]:
