@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.context_policy import ContextPolicy, prompt_limit
+from app.language import mark
 from app.titles import one_line
 
 MAX_ATTACHMENTS = 20  # of one message
 MAX_NAME_LENGTH = 200  # characters; systems allow 255 bytes
+FILE_HEADING = mark("File “{name}”:")  # as models read it: in English, whatever the window speaks
 _BACKTICKS = re.compile(r"`+")
 
 
@@ -48,22 +50,22 @@ def attachment_name(name: str) -> str:
     return one_line(name)[:MAX_NAME_LENGTH] or "file"
 
 
-def content_with(text: str, attachments: Sequence[Attachment]) -> str:
+def content_with(text: str, attachments: Sequence[Attachment], *, heading: str = FILE_HEADING) -> str:
     """What the model reads: the files, each fenced off under its name, then the message. Files come first, so
     that another question about the same ones begins in the same way, and what was computed serves again.
     """
     if not attachments:
         return text
-    parts = [_fenced(attachment) for attachment in attachments]
+    parts = [_fenced(attachment, heading) for attachment in attachments]
     return "\n\n".join([*parts, text] if text.strip() else parts)
 
 
-def _fenced(attachment: Attachment) -> str:
+def _fenced(attachment: Attachment, heading: str) -> str:
     """The fence is longer than any in the text, which therefore can't end it."""
     longest = max((len(run) for run in _BACKTICKS.findall(attachment.text)), default=0)
     fence = "`" * max(3, longest + 1)
     end = "" if attachment.text.endswith("\n") else "\n"
-    return f"File “{attachment.name}”:\n{fence}\n{attachment.text}{end}{fence}"
+    return f"{heading.format(name=attachment.name)}\n{fence}\n{attachment.text}{end}{fence}"
 
 
 def fit_of(needed: int, *, used: int, context: int, policy: ContextPolicy) -> Fit:

@@ -5,7 +5,7 @@ the window.
 from __future__ import annotations
 
 from app.archive import ArchivedConversation, ArchivedMessage
-from app.attachments import content_with
+from app.attachments import FILE_HEADING, content_with
 from app.language import mark, tr
 from app.titles import UNTITLED
 
@@ -27,7 +27,7 @@ def _message(message: ArchivedMessage) -> str:
     if message.thinking.strip():
         lines = message.thinking.strip().split("\n")
         parts.append("\n".join([f"> *{tr('Thinking')}*", ">", *(f"> {line}".rstrip() for line in lines)]))
-    text = content_with(message.text, message.attachments).strip("\n")
+    text = content_with(message.text, message.attachments, heading=tr(FILE_HEADING)).strip("\n")
     if text:
         parts.append(text)
     return "\n\n".join(parts)

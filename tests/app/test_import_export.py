@@ -24,6 +24,7 @@ from app.export_json import as_json, conversation_from_json
 from app.export_markdown import as_markdown
 from app.import_file import read_conversations
 from app.import_json import ImportRefusedError, values_of
+from app.language import Language, set_language
 
 WHEN = datetime(2024, 5, 6, 7, 8, 9, 123_456, tzinfo=UTC)
 EVERYTHING = ArchivedConversation(
@@ -157,6 +158,22 @@ def test_markdown_says_what_is_shown(tmp_path: Path) -> None:
         "## You",
         "\0 🦅 <b>\n",
     ]
+
+
+def test_markdown_speaks_the_language_of_the_window_and_json_none(in_chinese) -> None:
+    assert as_markdown(EVERYTHING).split("\n\n")[2:9] == [
+        "## 系统提示词",
+        "Be short.",
+        "## 你",
+        "文件“a.pdf”：\n```\ntext\n```",
+        "What is it?",
+        "## 回答",
+        "> *思考*\n>\n> Bird?",
+    ]
+    assert as_markdown(ArchivedConversation("", ())) == "# 新对话\n"
+    chinese = as_json(EVERYTHING)
+    set_language(Language.ENGLISH)
+    assert chinese == as_json(EVERYTHING)
 
 
 def test_an_export_of_a_newer_program_is_refused(tmp_path: Path) -> None:
