@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -57,6 +58,16 @@ def test_conversations_stand_under_their_day() -> None:
     assert texts(model) == [
         "Today", "Title a", "Title b", "Yesterday", "Title c", "Last 7 days", "Title d", "Earlier", "Title e",
     ]  # fmt: skip
+
+
+def test_headings_and_what_screen_readers_say_are_chinese_in_a_chinese_window(in_chinese) -> None:
+    model = ConversationModel(today=lambda: date.today())
+    pinned = replace(summary("p", title=""), pinned=True, tags=("bird", "鸟"), unread=True)
+    model.set_summaries([pinned, summary("a"), summary("b", days_ago=1), summary("c", days_ago=9)])
+    model.set_answering("p")
+    assert texts(model) == ["置顶", "新对话", "今天", "Title a", "昨天", "Title b", "更早", "Title c"]
+    said = model.index(1).data(Qt.ItemDataRole.AccessibleTextRole)
+    assert said == "新对话，已置顶，正在生成回答，有新回答，标签：bird，鸟"
 
 
 def test_headings_can_not_be_chosen_or_edited() -> None:

@@ -51,6 +51,29 @@ def test_a_section_is_shown_at_a_time(dialog: SettingsDialog) -> None:
 @pytest.mark.parametrize(
     ("query", "found"),
     [
+        ("显存", ["显存上限"]),
+        ("VRAM 上限", ["显存上限"]),
+        ("深色", ["主题"]),
+        ("主题颜色", ["主题"]),
+        ("颜色设色", []),
+        ("崩溃", ["日志"]),
+        ("模型文件夹", ["模型"]),
+        ("字体缩放", ["文字大小"]),
+        ("恢复出厂设置", ["重置"]),
+        ("外观", ["主题", "语言", "文字大小"]),
+        ("没有这种东西", []),
+    ],
+)
+def test_a_search_finds_chinese_words_that_stand_without_spaces(
+    in_chinese, dialog: SettingsDialog, query: str, found: list[str]
+) -> None:
+    dialog.search.setText(query)
+    assert shown(dialog) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
         ("vram", ["At most of the card's memory"]),
         ("DARK", ["Theme"]),
         ("  oldest   messages ", ["When the context is full"]),
