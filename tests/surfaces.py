@@ -1,6 +1,4 @@
-"""What a person can see of the window, each part with everything in it that can be pressed, for tests that walk
-all of it: by keyboard, by screen reader.
-"""
+"""What a person can see of the window, with all that can be pressed: for tests that walk through it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from PySide6.QtCore import QObject, Signal
 
 from app.controller import Answering, ChatController, SlotTable
-from app.conversations import Conversation, ConversationSummary, Message
+from app.conversations import Conversation, ConversationSummary, Message, MessageStatus
+from app.language import tr
+from app.ui.announcements import announce
 from app.ui.chat_pane import ChatPane
 from app.ui.conversation_list import ConversationList
 from app.ui.conversation_model import shown_title
@@ -140,6 +142,17 @@ class ChatPresenter(QObject):
             if message.stats is not None and message.stats.prompt_tokens:
                 self._show_context(message.stats.context_tokens)
         self._status.set_last_answer(message.stats)
+        announce(self._chat, self._ending(conversation_id, message))
+
+    def _ending(self, conversation_id: str, message: Message) -> str:
+        """For screen readers. Why one failed is told by a notice."""
+        if message.status is MessageStatus.FAILED:
+            return ""
+        if self._is_open(conversation_id):
+            stopped = message.status is MessageStatus.STOPPED
+            return tr("The answer was stopped.") if stopped else tr("The answer is complete.")
+        summary = self._summaries.get(conversation_id)
+        return tr("A new answer is in “{title}”.", title=shown_title(summary)) if summary is not None else ""
 
     def _show_answering(self, answers: Answering) -> None:
         self._conversations.set_answering(answers.writing, answers.waiting)

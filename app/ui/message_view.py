@@ -86,6 +86,7 @@ class MessageView(QWidget):
             self._note = None
         if count:
             self._note = LeftOutNote(count, self)
+            self._note.lower()  # above all for screen readers
             self._note.show()
         self.height_changed.emit()
 
@@ -157,6 +158,7 @@ class UserMessageView(MessageView):
         self._bubble.setVisible(bool(message.text.strip()) or not message.attachments)
         self.files = tuple(AttachmentView(file, work, self) for file in message.attachments)
         for file in self.files:
+            file.stackUnder(self._bubble)
             file.height_changed.connect(self.height_changed)
             file.document_added.connect(self.document_added)
         self.actions_ = MessageActions("message", lambda: self._text, self, shy_copy=True)
@@ -377,6 +379,7 @@ class AnswerView(MessageView):
         self._thinking.link_activated.connect(self.link_activated)
         self._thinking.document_added.connect(self.document_added)
         self._thinking.append(text)
+        self._thinking.stackUnder(self._body)  # above it for screen readers
         self._thinking.show()
 
 

@@ -10,11 +10,14 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QWidget
 
 from app.controller import ChatController, SlotTable
+from app.language import tr, translated
 from app.notice_log import PastNotice
 from app.notice_report import report_text, surroundings
+from app.ui.announcements import announce
 from app.ui.banner import BannerStack
 from app.ui.notice_actions import NoticeAction
 from app.ui.notice_list import NoticeList
+from app.ui.severity import Severity, severity_of
 from engine.notices import Notice
 
 
@@ -80,6 +83,14 @@ class NoticeCenter(QObject):
 
     def _on_told(self, notice: Notice, details: str) -> None:
         self.log.add(notice, details=details)
+        severity = severity_of(notice.code)
+        said = tr(
+            "{severity}: {message} {hint}",
+            severity=tr(severity.value[2]),
+            message=translated(notice.message),
+            hint=translated(notice.hint),
+        )
+        announce(self._window, said.strip(), urgent=severity is Severity.ERROR)
 
     def _on_slots(self, table: SlotTable) -> None:
         self._table = table

@@ -42,10 +42,8 @@ def focus_neighbour(window: QWidget, *, forward: bool) -> bool:
     if not order:
         return False
     at = window.focusWidget()
-    if at in order:
-        place = (order.index(at) + (1 if forward else -1)) % len(order)
-    else:
-        place = 0 if forward else -1
+    place = order.index(at) if at in order else (-1 if forward else 0)
+    place = (place + (1 if forward else -1)) % len(order)
     reason = Qt.FocusReason.TabFocusReason if forward else Qt.FocusReason.BacktabFocusReason
     order[place].setFocus(reason)
     _scroll_to(order[place])

@@ -319,6 +319,9 @@ class Transcript(QScrollArea):
             view.set_left_out(self._left_out[1])
         for document in view.documents:
             self._selection.watch(document)
+        below = (other.view for other in self._entries[entry.index + 1 :] if other.view is not None)
+        if (following := next(below, None)) is not None:
+            view.stackUnder(following)  # screen readers take the order from this
         view.show()
         return view
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import surfaces
 from PySide6.QtWidgets import QWidget
 
-import surfaces
 from app.controller import ChatController, ModelPhase
 from app.ui.main_window import MainWindow
 from app.ui.lexers import lexer_store

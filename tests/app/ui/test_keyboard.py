@@ -1,4 +1,4 @@
-"""Everything can be reached and used without a mouse, in an order that makes sense, and one sees where one is."""
+"""Everything can be reached without a mouse, in an order that makes sense, and one sees where one is."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox, QRadioButton, QScrollBar, QWidget
+from surfaces import SURFACES, controls, show_chat, told
 
 from app.ui.document_view import DocumentView
 from app.ui.main_window import MainWindow
 from app.ui.tab_order import reading_order
-from surfaces import SURFACES, controls, show_chat, told
 
 _MOST_STEPS = 400
 
