@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from app.language import mark, tr, translated
 from app.ui.card_memory import CardMemory
+from app.ui.device_words import device_words
 from app.ui.facts import NOTHING, Facts
 from app.ui.metrics_words import (
     copies_in_words,
@@ -374,7 +375,7 @@ def _model_facts(summary: ModelSummary | None) -> dict[str, str]:
         ),
         "Layers": f"{summary.layers:,}",
         "Context": format_tokens(summary.context_length),
-        "Device": translated(summary.device_description),
+        "Device": device_words(summary),
     }
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from app.controller import ModelPhase, ModelState
 from app.conversations import AnswerStats
-from app.language import tr, translated
+from app.language import tr
 from app.ui.context_meter import ContextMeter
+from app.ui.device_words import device_sentence
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.text_format import format_speed
 from app.ui.text_size import scaled, text_size
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
-
-if TYPE_CHECKING:
-    from engine.model_summary import ModelSummary
 
 _ICON = 14
 _LEAST_DEVICE = 120  # pixels of its name
@@ -103,11 +99,3 @@ class StatusLine(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit()
-
-
-def device_sentence(summary: ModelSummary) -> str:
-    """What computes, and, when it isn't the card, that it isn't."""
-    device = translated(summary.device_description)
-    if summary.device == "cpu" and any(notice.code.startswith("card-") for notice in summary.notices):
-        return tr("{device} — no graphics card is used", device=device)
-    return device
