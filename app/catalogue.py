@@ -43,7 +43,7 @@ class Catalogue:
 
 
 def read_catalogue(name: str) -> Catalogue:
-    """name: of the folder, such as "zh_CN". Raises OSError, or ValueError when a file isn't what it should be."""
+    """name: of the folder, such as "zh_CN". Raises OSError, or ValueError when a file isn't a catalogue."""
     with as_file(files("resources") / "languages" / name) as folder:
         return catalogue_of(folder / "window.po", folder / "sentences.po")
 

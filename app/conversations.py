@@ -455,9 +455,10 @@ class ConversationStore:
     @contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
         if self.read_only:
+            begun = doing[:1].upper() + doing[1:]
             raise StoreError(
                 "store-read-only",
-                f"{doing[:1].upper()}{doing[1:]} failed: the conversations in {self.path} can only be read.",
+                f"{begun} failed: the conversations in {self.path} can only be read.",
                 self.notices[0].hint,
             )
         with self._reading(doing), transaction(self._connection):

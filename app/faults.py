@@ -21,10 +21,12 @@ def notice_from(error: Exception, *, doing: str) -> Notice:
         return Notice(error.code, error.message, error.hint)
     if isinstance(error, OSError):
         log.warning("%s failed", doing, exc_info=error)
-        where = f" ({error.filename})" if error.filename else ""
+        begun, reason = doing[:1].upper() + doing[1:], error.strerror or error
         return Notice(
             "system-error",
-            f"{doing[:1].upper()}{doing[1:]} failed: {error.strerror or error}{where}.",
+            f"{begun} failed: {reason} ({error.filename})."
+            if error.filename
+            else f"{begun} failed: {reason}.",
             "Check that the disk has room and that the file may be written, then try again.",
         )
     log.error("fault while %s", doing, exc_info=error)

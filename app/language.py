@@ -56,7 +56,7 @@ def of_system(ui_languages: Sequence[str]) -> Language:
 
 
 def mark(text: str) -> str:
-    """Marks a literal for the catalogue where it can't be translated yet: a constant, the value of an enum."""
+    """Marks a literal for the catalogue where it can't be translated yet: a constant, an enum's value."""
     return text
 
 
@@ -72,10 +72,9 @@ def tr(text: str, /, **values: object) -> str:
 
 def tr_n(one: str, many: str, /, count: int, **values: object) -> str:
     """As `tr`, in the form that belongs to the count, which is itself a value: "{count:,} messages"."""
+    text = one if count == 1 else many
     if _catalogue is not None:
         text = _catalogue.counted(one, many, count)
-    else:
-        text = one if count == 1 else many
     return text.format(count=count, **values)
 
 

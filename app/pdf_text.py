@@ -106,33 +106,35 @@ def _read_answer(answer: bytes, name: str) -> PdfText:
     if isinstance(said, dict) and isinstance(said.get("text"), str) and isinstance(said.get("pages"), int):
         return PdfText(said["text"], said["pages"])
     problem = said.get("problem") if isinstance(said, dict) else None
-    sentence, hint = _PROBLEMS.get(str(problem), _PROBLEMS["broken"])
-    raise PdfError(sentence.format(name=name), hint)
+    raise PdfError(*_told(str(problem), name))
 
 
-_PROBLEMS = {
-    "encrypted": (
-        "“{name}” is encrypted.",
-        "Save a copy of it without a password and attach that.",
-    ),
-    "broken": (
-        "“{name}” is damaged, or no PDF that can be read.",
+def _told(problem: str, name: str) -> tuple[str, str]:
+    """What the reader's word for a problem means, and what can be done about it."""
+    match problem:
+        case "encrypted":
+            return f"“{name}” is encrypted.", "Save a copy of it without a password and attach that."
+        case "no-text":
+            return (
+                f"“{name}” holds no text; its pages are pictures, perhaps.",
+                "Have a program for text recognition read it first.",
+            )
+        case "too-long":
+            return (
+                f"“{name}” has more than {MAX_PAGES:,} pages, the most that are read.",
+                "Print the pages that matter into a PDF of their own.",
+            )
+        case "too-much":
+            return (
+                f"“{name}” holds more text than is attached.",
+                "Print the pages that matter into a PDF of their own.",
+            )
+        case "no-library":
+            return (
+                "PDF files can't be read, because the library pypdf is not installed.",
+                "Install it, or copy the text out of the file.",
+            )
+    return (
+        f"“{name}” is damaged, or no PDF that can be read.",
         "Open it in a PDF reader and save or print it into a new PDF.",
-    ),
-    "no-text": (
-        "“{name}” holds no text; its pages are pictures, perhaps.",
-        "Have a program for text recognition read it first.",
-    ),
-    "too-long": (
-        f"“{{name}}” has more than {MAX_PAGES:,} pages, the most that are read.",
-        "Print the pages that matter into a PDF of their own.",
-    ),
-    "too-much": (
-        "“{name}” holds more text than is attached.",
-        "Print the pages that matter into a PDF of their own.",
-    ),
-    "no-library": (
-        "PDF files can't be read, because the library pypdf is not installed.",
-        "Install it, or copy the text out of the file.",
-    ),
-}
+    )

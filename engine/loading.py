@@ -5,7 +5,6 @@ Importing this module costs nothing; torch comes in with `load_model`.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -29,6 +28,7 @@ from engine.drawing import check_finite
 from engine.errors import Cancelled, ComputeFaultError, DeviceFaultError, OutOfMemoryError
 from engine.model_summary import ModelSummary
 from engine.notices import Notice
+from engine.numerics import ids_digest, numerics
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
 from engine.resolution import ResolvedConfig, resolve_config, weight_group
 from engine.runtime import begin_runtime, prepare_runtime
@@ -134,7 +134,7 @@ def _load(
         states = open_states(
             backend,
             model=model if keep_states else "",
-            numerics=_numerics(resolved, ids),
+            numerics=numerics(resolved, ids),
             kv=resolved.kv,
             context=resolved.context,
             slots=resolved.slots,
@@ -276,25 +276,9 @@ def _shelf(
         bits=4 if config.weights == "q4" else 8,
         group=config.weight_group,
         quantiser_version=QUANTISER_VERSION,
-        calibration=_digest(calibration_ids),
+        calibration=ids_digest(calibration_ids),
     )
     return StripShelf(StripCache(strips_folder()), key, lambda: model_identity(folder))
-
-
-def _numerics(config: ResolvedConfig, calibration_ids: Sequence[int]) -> str:
-    """What keys and values are computed with, in words that change when the numbers do."""
-    computed = f"{config.activations} activations" + (", on a card" if config.device == "cuda" else "")
-    if config.weights == "native":
-        return f"native weights, {computed}"
-    return (
-        f"{config.weights} weights in groups of {config.weight_group}, quantiser {QUANTISER_VERSION}, "
-        f"calibration {_digest(calibration_ids) or 'none'}, {computed}"
-    )
-
-
-def _digest(ids: Sequence[int]) -> str:
-    text = " ".join(map(str, ids)).encode()
-    return hashlib.blake2b(text, digest_size=16).hexdigest() if ids else ""
 
 
 def _kernel_texts(config: ResolvedConfig, *, strips: bool) -> list[str]:

@@ -8,6 +8,13 @@ def format_tokens(count: int) -> str:
     return f"{count:,} token" if count == 1 else f"{count:,} tokens"
 
 
+def word(text: str) -> str:
+    """Marks a single word that stands in sentences, so that it is translated with them: the "prompt" of
+    "The {0} is empty." What has a space in it is found without.
+    """
+    return text
+
+
 def format_size(num_bytes: int) -> str:
     """2_500_000_000 -> "2.5 GB"; 20_000_000 -> "20.0 MB"."""
     for unit, size in (("GB", 10**9), ("MB", 10**6)):

@@ -25,10 +25,11 @@ LANGUAGES = ROOT / "resources" / "languages"
 WINDOW, SENTENCES = "window.po", "sentences.po"
 _PLURALS = {"zh_CN": "nplurals=1; plural=0;"}
 
+_WORD = "word"  # the call that marks a single word of sentences
 _WORDING = "engine/wording.py"  # parts of sentences: "{0} tokens"
 # What these say is read in a terminal, or by nobody.
 _NOT_SHOWN = re.compile(
-    r"engine/(commands|bench)/|engine/(__main__|selftest|code_cache|doctor)\.py|engine/cpu/.*_ir\.py"
+    r"engine/(commands|bench)/|engine/(__main__|selftest|code_cache|doctor)\.py|engine/cpu/(.*_ir|compiler)\.py|engine/numerics\.py"
     r"|app/(__main__|notice_report|conversation_schema)\.py"
 )
 _RECORDS = re.compile(r"(Error|Notice|Refusal)$")
@@ -44,10 +45,11 @@ _UNSAID_CALLS = {
     "warning",
     "exception",
     "log",
+    "cast",
 }
 _CODE = re.compile(
     r"\\|%\(|\{%|#define|#include|^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH|PRAGMA)\b"
-    r"|\b(SELECT|FROM|WHERE|UNION)\b|\? |^\s*id, |\bMono$"
+    r"|\b(SELECT|FROM|WHERE|UNION|AND|ORDER BY)\b|\? |^\s*id, |\bMono$"
 )
 
 
@@ -175,14 +177,24 @@ def _sentences_of(path: Path, root: Path) -> Iterator[Found]:
         surroundings = _calls_around(node, parents)
         if surroundings & (_UNSAID_CALLS | {"tr", "tr_n", "mark", "assert"}):
             continue
+        if place.startswith("engine/") and "ValueError" in surroundings:  # people are told EngineErrors there
+            continue
+        if _is_key(node, parents) or text.count("\n") > 1:
+            continue
         said = any(_RECORDS.search(name) for name in surroundings)
         words = re.sub(r"\{\d+\}", "", text)
         is_prose = " " in words.strip() and re.search("[a-z]", words)
         is_prose = is_prose or (place == _WORDING and notes and re.search("[a-z]", words))
         around = parents.get(node)
         is_doing = isinstance(around, ast.keyword) and around.arg == "doing"  # of what a failure is told by
-        if (is_prose or is_doing or (said and notes and " " in text)) and not _CODE.search(text):
+        is_marked = is_doing or _WORD in surroundings
+        if (is_prose or is_marked or (said and notes and " " in text)) and not _CODE.search(text):
             yield Found(text, place, notes=notes)
+
+
+def _is_key(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    around = parents.get(node)
+    return isinstance(around, ast.Dict) and node in around.keys
 
 
 def _template(node: ast.AST) -> tuple[str, str] | None:

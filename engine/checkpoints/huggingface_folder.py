@@ -132,11 +132,12 @@ def _read_ids_and_sampling(
 def _tokenizer_files(folder: Path, present: set[str], config: dict[str, Any]) -> TokenizerSource:
     if TOKENIZER not in present and TIKTOKEN not in present:
         others = [name for name in _OTHER_TOKENIZERS if name in present]
-        only = f" that can be read, only {others[0]}" if others else f": {TOKENIZER} is missing"
-        raise TokenizerError(
-            f"{shown(folder)} has no tokenizer{only}.",
-            f"Put the {TOKENIZER} of the model's original page into the folder.",
-        )
+        hint = f"Put the {TOKENIZER} of the model's original page into the folder."
+        if others:
+            raise TokenizerError(
+                f"{shown(folder)} has no tokenizer that can be read, only {others[0]}.", hint
+            )
+        raise TokenizerError(f"{shown(folder)} has no tokenizer: {TOKENIZER} is missing.", hint)
     special = read_json_object(folder / SPECIAL_TOKENS) if SPECIAL_TOKENS in present else {}
     return HfTokenizerFiles(
         tokenizer_json=folder / TOKENIZER if TOKENIZER in present else None,

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from engine.checkpoints.foreign_config import ConfigReader
 from engine.checkpoints.foreign_files import read_json_object, shown
 from engine.errors import UnsupportedModelError
+from engine.wording import word
 
 Method = Literal["gptq", "awq", "compressed-tensors", "fp8"]
 
@@ -99,10 +100,15 @@ class QuantisationSettings:
         return named + (f" ({', '.join(details)})" if details else "")
 
     def unsupported(self, what: str = "") -> UnsupportedModelError:
-        because = f": {what}" if what else ""
+        where = shown(self.reader.file) + (self.key and f": {self.key}")
+        if what:
+            return UnsupportedModelError(
+                f"The weights are quantised by {self.described()}, which this engine can't read: {what} "
+                f"({where}).",
+                OTHER_FORM,
+            )
         return UnsupportedModelError(
-            f"The weights are quantised by {self.described()}, which this engine can't read{because} "
-            f"({shown(self.reader.file)}{self.key and f': {self.key}'}).",
+            f"The weights are quantised by {self.described()}, which this engine can't read ({where}).",
             OTHER_FORM,
         )
 
@@ -240,7 +246,9 @@ def _compressed_tensors(settings: QuantisationSettings) -> Quantisation:
 
 
 def _beyond_weights(*, activations: bool, cache: bool) -> str:
-    return " and ".join(name for name, asked in (("activations", activations), ("the cache", cache)) if asked)
+    if activations and cache:
+        return "activations and the cache"
+    return word("activations") if activations else "the cache" if cache else ""
 
 
 def _formats(reader: ConfigReader) -> Iterator[tuple[str, str]]:

@@ -69,8 +69,10 @@ def dequantised_source(
 
 def _listed(packed: Sequence[TensorInfo]) -> str:
     types = ", ".join(sorted({info.dtype for info in packed}))
-    count = "1 tensor is" if len(packed) == 1 else f"{len(packed)} tensors are"
-    return f"{count} stored as {types} ({some_names([info.stored_name for info in packed])})"
+    names = some_names([info.stored_name for info in packed])
+    if len(packed) == 1:
+        return f"1 tensor is stored as {types} ({names})"
+    return f"{len(packed)} tensors are stored as {types} ({names})"
 
 
 def packed_anew(count: int, total: int) -> Notice:

@@ -75,8 +75,9 @@ def _indexed(folder: Path) -> WeightFiles:
     missing = [file for file in files if path_kind(folder / file) == ""]
     if missing:
         raise ModelFileError(
-            f"{len(missing)} of {len(files)} weight files {'is' if len(missing) == 1 else 'are'} missing "
-            f"({some_names(missing)}).",
+            f"1 of {len(files)} weight files is missing ({some_names(missing)})."
+            if len(missing) == 1
+            else f"{len(missing)} of {len(files)} weight files are missing ({some_names(missing)}).",
             "Download what is missing into that folder.",
         )
     return WeightFiles(tuple(folder / file for file in files), placement)

@@ -53,7 +53,8 @@ class NoCard:
 
     def as_error(self) -> SettingError:
         """Where the person asked for the card."""
-        hint = f"{self.hint} Or choose 'cpu' or 'auto'.".lstrip()
+        either = "Or choose 'cpu' or 'auto'."
+        hint = f"{self.hint} {either}" if self.hint else either
         return SettingError(f"The device 'cuda' is not available: {self.reason}.", hint)
 
 
@@ -187,11 +188,12 @@ def _no_driver() -> NoCard:
 
 
 def _old_driver(version: tuple[int, int], needed: int) -> NoCard:
-    from_version = f" of version {_DRIVERS[needed]} or newer" if needed in _DRIVERS else ""
     return NoCard(
         "card-driver-old",
         f"the NVIDIA driver is too old: it has CUDA {version[0]}.{version[1]}, and {needed}.0 is needed",
-        f"Install an NVIDIA driver{from_version}.",
+        f"Install an NVIDIA driver of version {_DRIVERS[needed]} or newer."
+        if needed in _DRIVERS
+        else "Install an NVIDIA driver.",
     )
 
 

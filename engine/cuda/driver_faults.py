@@ -11,24 +11,21 @@ from engine.errors import OutOfMemoryError
 _PYCUDA_MESSAGE = re.compile(r"(?P<function>\w+) failed: (?P<words>[^\n]+)")
 
 # By what stands in the driver's words; the first that fits.
-_HINTS = (
-    (
-        "ECC",
-        "The card's memory is failing: restart the computer, and have the card checked if it happens again.",
+_HINTS = {
+    "ECC": (
+        "The card's memory is failing: restart the computer, and have the card checked if it happens again."
     ),
-    (
-        "timed out",
+    "timed out": (
         "The system stops work that keeps a card with a screen busy for too long: close other programs that "
-        "use it, then restart the program.",
+        "use it, then restart the program."
     ),
-    (
-        "unknown error",
-        "This comes after sleep: restart the program; if that doesn't help, restart the computer.",
+    "unknown error": (
+        "This comes after sleep: restart the program; if that doesn't help, restart the computer."
     ),
-    ("toolchain", "Install a newer NVIDIA driver."),
-    ("kernel image", "Install a newer NVIDIA driver."),
-    ("busy or unavailable", "Close other programs that use the card, then load the model again."),
-)
+    "toolchain": "Install a newer NVIDIA driver.",
+    "kernel image": "Install a newer NVIDIA driver.",
+    "busy or unavailable": "Close other programs that use the card, then load the model again.",
+}
 _IF_AGAIN = "if it happens again, install a newer NVIDIA driver, or choose the CPU as device."
 _REFUSED_HINT = f"Load the model again; {_IF_AGAIN}"
 _LOST_HINT = f"Restart the program to use the card again; {_IF_AGAIN}"  # see `lost_card.py`
@@ -40,7 +37,7 @@ def card_fault(message: str, *, doing: str, lost: bool) -> CardFaultError:
     """
     words = driver_words(message)
     other = _LOST_HINT if lost else _REFUSED_HINT
-    hint = next((hint for part, hint in _HINTS if part in words), other)
+    hint = next((hint for part, hint in _HINTS.items() if part in words), other)
     if lost:
         return CardLostError(f"The graphics card stopped at {doing}: {words}.", hint)
     return CardFaultError(f"The graphics card refused {doing}: {words}.", hint)

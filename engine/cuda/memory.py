@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from engine.cuda.driver import Address, CardDriver, CardFaultError
 from engine.errors import OutOfMemoryError
+from engine.wording import word
 
 _SECONDS_BELIEVED = 1.0  # what the driver said of other programs
 
@@ -23,9 +24,9 @@ def taken_bytes(num_bytes: int) -> int:
 
 
 class Use(enum.Enum):
-    WEIGHTS = "weights"
-    CACHE = "cache"
-    WORKSPACE = "workspace"
+    WEIGHTS = word("weights")
+    CACHE = word("cache")
+    WORKSPACE = word("workspace")
 
 
 class CardMemory:

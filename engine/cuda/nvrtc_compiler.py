@@ -62,8 +62,9 @@ class NvrtcCompiler:
         try:
             version, architectures = nvrtc_version(), _known_architectures()
         except (ImportError, OSError, RuntimeError) as error:
+            why = str(error).splitlines()[0].rstrip(".")
             raise CardFaultError(
-                "NVIDIA's compiler (NVRTC) can't be used: " + str(error).splitlines()[0].rstrip(".") + ".",
+                f"NVIDIA's compiler (NVRTC) can't be used: {why}.",
                 "Install cuda-bindings and the NVRTC package anew.",
             ) from error
         architecture = self._architecture(card, architectures, version)

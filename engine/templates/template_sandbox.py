@@ -353,11 +353,7 @@ class SandboxedTemplate:
             except TemplateLimitError:
                 raise
             except TemplateRaised as error:
-                words = _one_line(error.message or "") or "it gives no reason"
-                end = "" if words.endswith((".", "!", "?")) else "."
-                raise ChatTemplateError(
-                    f"The model's chat template refuses these messages: {words}{end}"
-                ) from error
+                raise ChatTemplateError(_refusal(_one_line(error.message or ""))) from error
             except RecursionError:
                 fail_limit("calls itself too deeply")
             except MemoryError:
@@ -366,6 +362,14 @@ class SandboxedTemplate:
                 words = _one_line(str(error)) or type(error).__name__
                 raise ChatTemplateError(f"The model's chat template failed: {words}") from error
             return "".join(parts)
+
+
+def _refusal(words: str) -> str:
+    """words: the template's own; "" where it says none."""
+    if not words:
+        return "The model's chat template refuses these messages: it gives no reason."
+    sentence = f"The model's chat template refuses these messages: {words}"
+    return sentence if words.endswith((".", "!", "?")) else sentence + "."
 
 
 def _one_line(text: str) -> str:

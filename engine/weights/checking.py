@@ -36,11 +36,7 @@ def check_tensors(
         for name, info in tensors.items()
         if name in pieces and info.shape != pieces[name]
     ]
-    faults = [
-        f"{len(names)} {_count(names, 'is', 'are')} {what} ({some_names(names)})"
-        for names, what in ((missing, "missing"), (unexpected, "unexpected"), (misshaped, "of another shape"))
-        if names
-    ]
+    faults = _told(missing=missing, unexpected=unexpected, misshaped=misshaped)
     if faults:
         hint = "Download the model again; if it stays so, the files belong to different models."
         if len(faults) == 1 and missing == [HEAD]:
@@ -51,16 +47,31 @@ def check_tensors(
 
 
 def _unreadable(infos: Sequence[TensorInfo]) -> EngineError:
-    types = sorted({info.dtype for info in infos})
+    types = ", ".join(sorted({info.dtype for info in infos}))
+    names = some_names([info.stored_name for info in infos])
     return UnsupportedModelError(
-        f"{len(infos)} {_count(infos, 'tensor is', 'tensors are')} stored as {', '.join(types)}, which can't "
-        f"be read here ({some_names([info.stored_name for info in infos])}).",
+        f"1 tensor is stored as {types}, which can't be read here ({names})."
+        if len(infos) == 1
+        else f"{len(infos)} tensors are stored as {types}, which can't be read here ({names}).",
         "Pick the model's bf16, fp16 or fp32 files, or a GGUF file.",
     )
 
 
-def _count(things: Sequence[object], one: str, many: str) -> str:
-    return one if len(things) == 1 else many
+def _told(*, missing: list[str], unexpected: list[str], misshaped: list[str]) -> list[str]:
+    faults = []
+    if (count := len(missing)) == 1:
+        faults.append(f"1 is missing ({some_names(missing)})")
+    elif count:
+        faults.append(f"{count} are missing ({some_names(missing)})")
+    if (count := len(unexpected)) == 1:
+        faults.append(f"1 is unexpected ({some_names(unexpected)})")
+    elif count:
+        faults.append(f"{count} are unexpected ({some_names(unexpected)})")
+    if (count := len(misshaped)) == 1:
+        faults.append(f"1 is of another shape ({some_names(misshaped)})")
+    elif count:
+        faults.append(f"{count} are of another shape ({some_names(misshaped)})")
+    return faults
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -253,8 +253,10 @@ def float_matrix(name: str, infos: Infos, *, block: tuple[int, int] | None) -> F
     if block is None or stack:
         singles += [(*stack, 1), (*stack, 1, 1)]
     if scale not in singles:
-        blocks = "" if block is None else f" in blocks of {block[0]} x {block[1]}"
-        raise _wrong(scales, infos, f"has the shape {scale}, which doesn't fit {shape}{blocks}")
+        unfit = f"has the shape {scale}, which doesn't fit {shape}"
+        if block is not None:
+            unfit = f"has the shape {scale}, which doesn't fit {shape} in blocks of {block[0]} x {block[1]}"
+        raise _wrong(scales, infos, unfit)
     return FloatMatrix(info, name, scales, None)
 
 
