@@ -98,6 +98,12 @@ def test_later_loads_freeze_nothing(collector: GarbageCollector, monkeypatch: py
     assert gc.get_freeze_count() == before
 
 
+def test_what_the_start_has_imported_is_left_out(collector: GarbageCollector) -> None:
+    assert gc.get_freeze_count() > 10_000
+    before = len(gc.get_objects())
+    assert before < gc.get_freeze_count(), "what is looked through is the smaller part"
+
+
 def test_closing_gives_collection_back(qapp) -> None:
     collector = GarbageCollector()
     assert not gc.isenabled()
