@@ -1,5 +1,6 @@
-"""Conversations as Markdown, as they are shown: to be read, pasted or printed. Its headings are in the language
-of the window.
+"""Conversations as Markdown, as they are shown, to be read, pasted or printed.
+
+Headings are in the language of the window.
 """
 
 from __future__ import annotations
