@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.language import mark, tr, translated
+from app.language import mark, tr
 from app.ui.card_memory import CardMemory
 from app.ui.device_words import device_words
 from app.ui.facts import NOTHING, Facts
