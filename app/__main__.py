@@ -47,7 +47,7 @@ def _run(app: QApplication, options: argparse.Namespace) -> int:
     from app.garbage import GarbageCollector
     from app.paths import AppPaths
     from app.ui.icons import app_icon
-    from app.ui.main_window import MainWindow
+    from app.ui.window_keeper import WindowKeeper
     from app.wake_up import WakeUp
 
     paths = AppPaths.under(options.data_dir) if options.data_dir else AppPaths.default()
@@ -63,25 +63,25 @@ def _run(app: QApplication, options: argparse.Namespace) -> int:
     controller = ChatController(paths)
     garbage = GarbageCollector(app)
     controller.model_state_changed.connect(garbage.watch)
-    window = MainWindow(controller)
-    faults.reported.connect(window.show_fault)
-    wake_up.end_asked.connect(window.close)
-    window.first_shown.connect(lambda: logging.getLogger(__name__).info("the window is on the screen"))
+    keeper = WindowKeeper(controller)
+    faults.reported.connect(keeper.show_fault)
+    wake_up.end_asked.connect(keeper.close)
+    keeper.first_shown.connect(lambda: logging.getLogger(__name__).info("the window is on the screen"))
     if log_problem is not None:
-        window.show_notice(log_problem)
+        keeper.window.show_notice(log_problem)
     if options.exit_after_show:
-        window.first_shown.connect(lambda: _report_start(window))
+        keeper.first_shown.connect(lambda: _report_start(keeper.window))
     else:
         # Only once the window is on the screen, so that nothing competes with drawing it.
-        window.first_shown.connect(lambda: controller.start(options.model))
-    window.show()
+        keeper.first_shown.connect(lambda: controller.start(options.model))
+    keeper.show()
     code = app.exec()
 
     garbage.close()
     faults.uninstall()
     wake_up.close()
     logging.shutdown()
-    if not window.closed_cleanly:
+    if not keeper.closed_cleanly:
         os._exit(code)  # a thread still runs, and Qt aborts when one is destroyed
     if crash_file is not None:
         import faulthandler

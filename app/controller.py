@@ -245,6 +245,14 @@ class ChatController(QObject):
         else:
             self._models.load_last_model()
 
+    def tell_again(self) -> None:
+        """How things stand, for a window that has just been built while the program runs."""
+        self.model_state_changed.emit(self.model_state)
+        self.slots_changed.emit(self.slots)
+        self.answers_changed.emit(self.answers)
+        self.trash.changed.emit(self.trash.last)
+        self._conversations.show_again()
+
     def shutdown(self) -> bool:
         """Stop what runs and leave everything on disk. False: a thread did not end within its time, and Qt
         would abort the process if it were torn down in the usual way, so it has to end by `os._exit`.

@@ -88,6 +88,14 @@ class ConversationSession(QObject):
             doing="reading the list of conversations",
         )
 
+    def show_again(self) -> None:
+        """For a window that has just been built: the list, and what is open."""
+        self.list_anew()
+        if self.current_id is None:
+            self.opened.emit(None)  # not `begin`: a first message may be on its way to this one
+        else:
+            self.open(self.current_id)
+
     def begin(self) -> None:
         """Show an empty chat; its row on disk is made together with its first message."""
         self.view += 1

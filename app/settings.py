@@ -17,6 +17,7 @@ from typing import Any, get_args
 from app.chat_sampling import SamplingChoice
 from app.context_policy import ContextPolicy
 from app.files import free_name, write_whole
+from app.language import Language
 from app.model_runs import MAX_REMEMBERED_RUNS, RunChoice
 from app.presets import Preset, presets_from
 from engine.config import DeviceChoice
@@ -49,6 +50,7 @@ class Settings:
     last_model: Path | None = None  # loaded again at the next start
     last_conversation_id: str | None = None
     theme: Theme = Theme.SYSTEM
+    language: Language = Language.SYSTEM
     text_percent: int = 100  # one of TEXT_SIZES
     device: DeviceChoice = "auto"  # what models run on, from the next load on
     vram_bytes: int | None = None  # that a model may take of a card's memory; None: all of it
@@ -157,6 +159,7 @@ def save_settings(path: Path, settings: Settings) -> None:
         "last_model": _written(settings.last_model),
         "last_conversation_id": settings.last_conversation_id,
         "theme": settings.theme,
+        "language": settings.language,
         "text_percent": settings.text_percent,
         "device": settings.device,
         "vram_bytes": settings.vram_bytes,
@@ -287,6 +290,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_model": _optional(_path),
     "last_conversation_id": _optional(_text),
     "theme": Theme,
+    "language": Language,
     "text_percent": _text_size,
     "device": _device,
     "vram_bytes": _optional(_count(MAX_BYTES)),

@@ -42,6 +42,11 @@ class AttachmentPresenter(QObject):
         """These go with the message that is being written."""
         self._draft.add(paths)
 
+    def take_over(self, other: AttachmentPresenter) -> None:
+        """The files that are chosen, and those that are on their way."""
+        self._sent = other._sent
+        self._show_draft()
+
     def choose(self) -> None:
         """Asks for files; answers stream on while the question stands open."""
         dialog = QFileDialog(self._chat.window(), tr("Attach files"))

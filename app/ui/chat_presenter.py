@@ -49,6 +49,14 @@ class ChatPresenter(QObject):
         self._waited: set[str] = set()  # answers that were added where they belong before their turn came
         self._connect_signals()
 
+    def take_over(self, other: ChatPresenter) -> None:
+        """What it knows of the answers that wait or are being written."""
+        self._summaries = dict(other._summaries)
+        self._writing_id, self._writing_tokens = other._writing_id, other._writing_tokens
+        self._waited = set(other._waited)
+        if (writing := self._controller.answers.writing) is not None:
+            self._panel.begin_answer(writing)
+
     @property
     def title(self) -> str:
         """Of the conversation that is open; "" for a new chat."""

@@ -163,6 +163,13 @@ class Composer(QFrame):
         self._update_button()
         self.edit_ended.emit()
 
+    def take_over(self, other: Composer) -> None:
+        """What stands in another one, and whether it is on its way."""
+        self.set_text(other.text)
+        self.edit.move_to_end()
+        self._sent = other._sent
+        self._update_button()
+
     def set_text(self, text: str) -> None:
         self.chip.clear()
         self.edit.setPlainText("" if is_long(text) else text)

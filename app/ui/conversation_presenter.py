@@ -80,6 +80,12 @@ class ConversationPresenter(QObject):
         )
         self._open(dialog)
 
+    def take_over(self, other: ConversationPresenter) -> None:
+        """What stands unsent in the chats, and what was just sent."""
+        self._shown_id, self._files = other._shown_id, dict(other._files)
+        self._sent_from, self._sent_from_new = other._sent_from, other._sent_from_new
+        self._chat.composer.take_over(other._chat.composer)
+
     def keep_draft(self) -> None:
         """Remember what stands in the composer now."""
         if not self._chat.composer.edited_id:

@@ -62,15 +62,19 @@ _CHAT_MIN = 400  # lines of some 45 characters; with one panel beside it, the le
 class MainWindow(ReadingOrder, QMainWindow):
     """Shows what the controller says and passes on what the person does.
 
-    Signals: first_shown, once, when the window is on the screen.
+    Signals: first_shown, once, when the window is on the screen; language_chosen, in which this one can't be
+    shown: another has to take its place.
     """
 
     first_shown = Signal()
+    language_chosen = Signal()
 
     def __init__(self, controller: ChatController) -> None:
         super().__init__()
         self.controller = controller
         self.closed_cleanly = True  # False after a close: a thread did not end in time
+        self._language = controller.settings.language
+        self._left_edit: tuple[str, str] | None = None  # of which message, and what it was to be
         self._watched_handle: QObject | None = None
         self._has_been_exposed = False
         self._closed = False
@@ -102,6 +106,45 @@ class MainWindow(ReadingOrder, QMainWindow):
     def showing_models(self) -> bool:
         return self._pages.currentWidget() is self.loader
 
+    # One in place of another
+
+    @property
+    def has_ended(self) -> bool:
+        """It was closed, or another one has taken its place."""
+        return self._closed
+
+    def leave(self) -> None:
+        """Another window is about to take this one's place; the program goes on."""
+        self._closed = True
+        self._keep_layout()
+        self._end_dialogs()
+        edit = self.chat.composer
+        if edit.edited_id:
+            self._left_edit = (edit.edited_id, edit.text)
+            edit.end_edit()
+        self.conversation_presenter.keep_draft()
+        self.closed_cleanly = self.models.shutdown()
+
+    def take_over(self, other: MainWindow) -> None:
+        """What only the other one knows. What the controller knows comes with `ChatController.tell_again`."""
+        self.notices.take_over(other.notices)
+        self.banners.take_over(other.banners)
+        self.notice_presenter.take_over(other.notice_presenter)
+        self.presenter.take_over(other.presenter)
+        self.conversation_presenter.take_over(other.conversation_presenter)
+        self.attachments.take_over(other.attachments)
+        self._left_edit = other._left_edit
+        if self._left_edit is not None:
+            once = Qt.ConnectionType.SingleShotConnection
+            self.controller.conversation_opened.connect(self._go_on_editing, once)
+        self._pages.setCurrentIndex(other._pages.currentIndex())
+        if other.showing_models and not other.loader.card.isHidden() and other.loader.card.path is not None:
+            self.loader.pick(other.loader.card.path)
+
+    def _go_on_editing(self) -> None:
+        if self._left_edit is not None:
+            self.chat.go_on_editing(*self._left_edit)
+
     # Building
 
     def _build(self) -> None:
@@ -126,7 +169,9 @@ class MainWindow(ReadingOrder, QMainWindow):
             parent=self,
         )
         self.notices = NoticeCenter(self.controller, banners=self.banners, window=self)
-        NoticePresenter(self.controller, banners=self.banners, chat=self.chat, parent=self)
+        self.notice_presenter = NoticePresenter(
+            self.controller, banners=self.banners, chat=self.chat, parent=self
+        )
         self._pages = QStackedWidget(self)
         self._pages.addWidget(self.chat)
         self._pages.addWidget(self.loader)
@@ -219,6 +264,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         chat.delete_requested.connect(self._ask_to_delete_message)
         chat.stop_requested.connect(controller.stop_answer)
         chat.link_activated.connect(self._ask_to_open)
+        chat.transcript.text_size_asked.connect(self._step_text_size)
         conversations.new_requested.connect(self._new_chat)
         conversations.open_requested.connect(self._open_conversation)
         conversations.rename_requested.connect(controller.rename_conversation)
@@ -265,7 +311,6 @@ class MainWindow(ReadingOrder, QMainWindow):
         actions.rename.triggered.connect(self._rename)
         actions.delete.triggered.connect(self._delete)
         actions.undo_delete.triggered.connect(self.controller.trash.undo)
-        chat.transcript.text_size_asked.connect(self._step_text_size)
         actions.search.triggered.connect(self._search)
         presenter = self.conversation_presenter
         actions.import_chats.triggered.connect(presenter.choose_imports)
@@ -288,6 +333,9 @@ class MainWindow(ReadingOrder, QMainWindow):
         actions.close.triggered.connect(self.close)
         actions.quit.triggered.connect(self.close)
         actions.about.triggered.connect(lambda: dialogs.show_about(self))
+        actions.larger_text.triggered.connect(lambda: self._step_text_size(1))
+        actions.smaller_text.triggered.connect(lambda: self._step_text_size(-1))
+        actions.usual_text.triggered.connect(lambda: self._choose_text_size(USUAL_PERCENT))
         for choice, action in actions.themes.items():
             action.triggered.connect(lambda _checked=False, choice=choice: self._choose_theme(choice))
 
@@ -333,9 +381,6 @@ class MainWindow(ReadingOrder, QMainWindow):
     def _on_model_dropped(self, path: Path) -> None:
         self.show_models()
         self.loader.pick(path)
-        actions.larger_text.triggered.connect(lambda: self._step_text_size(1))
-        actions.smaller_text.triggered.connect(lambda: self._step_text_size(-1))
-        actions.usual_text.triggered.connect(lambda: self._choose_text_size(USUAL_PERCENT))
 
     def _on_files_dropped(self, paths: Sequence[Path]) -> None:
         self.attachments.attach(paths)
@@ -384,6 +429,13 @@ class MainWindow(ReadingOrder, QMainWindow):
         theme_manager().apply(choice)
         self.controller.update_settings(theme=choice)
 
+    def _choose_text_size(self, percent: int) -> None:
+        self.controller.update_settings(text_percent=percent)
+        theme_manager().apply(theme_manager().choice, text_percent=percent)
+
+    def _step_text_size(self, steps: int) -> None:
+        self._choose_text_size(next_size(self.controller.settings.text_percent, steps))
+
     def _apply_settings(self) -> None:
         """What the window shows of them."""
         settings = self.controller.settings
@@ -391,6 +443,9 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.actions_.themes[settings.theme].setChecked(True)
         self.status.context.set_policy(settings.context_policy)
         self.models.show_settings()
+        if settings.language is not self._language:
+            self._language = settings.language
+            self.language_chosen.emit()
 
     def _show_kept_states(self) -> None:
         controller = self.controller
@@ -428,13 +483,6 @@ class MainWindow(ReadingOrder, QMainWindow):
     # Qt overrides
 
     def showEvent(self, event: QShowEvent) -> None:
-    def _choose_text_size(self, percent: int) -> None:
-        self.controller.update_settings(text_percent=percent)
-        theme_manager().apply(theme_manager().choice, text_percent=percent)
-
-    def _step_text_size(self, steps: int) -> None:
-        self._choose_text_size(next_size(self.controller.settings.text_percent, steps))
-
         super().showEvent(event)
         handle = self.windowHandle()
         if handle is not None and handle is not self._watched_handle:
@@ -457,14 +505,9 @@ class MainWindow(ReadingOrder, QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         if not self._closed:
             self._closed = True
-            self.controller.update_settings(
-                window_geometry_base64=_as_text(self.saveGeometry()),
-                splitter_state_base64=_as_text(self._splitter.saveState()),
-                dock_state_base64=_as_text(self._frame.saveState()),
-            )
+            self._keep_layout()
             self.hide()  # what follows may take a moment
-            for dialog in self.findChildren(QDialog):
-                dialog.close()  # a question that stands open would outlive the window
+            self._end_dialogs()
             self.conversations.set_answering(None)
             self.conversation_presenter.keep_draft()
             self.closed_cleanly = self.controller.shutdown()
@@ -472,6 +515,18 @@ class MainWindow(ReadingOrder, QMainWindow):
             self.closed_cleanly = end_formulas() and self.closed_cleanly
             self.closed_cleanly = end_lexers() and self.closed_cleanly
         super().closeEvent(event)
+
+    def _keep_layout(self) -> None:
+        self.controller.update_settings(
+            window_geometry_base64=_as_text(self.saveGeometry()),
+            splitter_state_base64=_as_text(self._splitter.saveState()),
+            dock_state_base64=_as_text(self._frame.saveState()),
+        )
+
+    def _end_dialogs(self) -> None:
+        """A question that stands open would outlive the window."""
+        for dialog in self.findChildren(QDialog):
+            dialog.close()
 
 
 def _as_text(data: QByteArray) -> str:

@@ -38,6 +38,10 @@ class NoticePresenter(QObject):
         controller.answers_changed.connect(self._on_answers_changed)
         controller.conversation_opened.connect(self._on_answers_changed)
 
+    def take_over(self, other: NoticePresenter) -> None:
+        """Which notices go, and when."""
+        self._refusals, self._failures = set(other._refusals), dict(other._failures)
+
     def _on_send_accepted(self, text: str) -> None:
         self._chat.accept_send(text)
         for code in self._refusals:

@@ -51,6 +51,7 @@ class SettingRow(QWidget):
 
     def add_control(self, control: QWidget) -> None:
         self.title.setBuddy(control)
+        self.setFocusProxy(control)
         control.setAccessibleName(self.name)
         control.setAccessibleDescription(self.sentence.text())
         control.setToolTip(self.sentence.text())

@@ -72,6 +72,13 @@ class SettingsDialog(ReadingOrder, QDialog):
         self._folders = folders
         self.sections.show_settings(settings, folders)
 
+    def show_row(self, field: str) -> None:
+        """Its section, with the focus on it. field: of Settings."""
+        row = self.sections.by_field[field]
+        place = next(i for i, section in enumerate(self.sections.all) if row in section.rows)
+        self.list.setCurrentRow(place)
+        row.setFocus()
+
     def shown_rows(self) -> list[SettingRow]:
         """Those of the section that is chosen, or that the search found."""
         return [row for section in self.sections.all for row in section.rows if row.isVisibleTo(self)]

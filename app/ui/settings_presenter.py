@@ -39,7 +39,8 @@ class SettingsPresenter(QObject):
         self.dialog: SettingsDialog | None = None
         controller.conversations_moved.connect(self._show)
 
-    def open(self) -> None:
+    def open(self, *, at: str = "") -> None:
+        """at: the field of Settings whose section is shown first; "" for the first section."""
         if self.dialog is not None:
             self.dialog.activateWindow()
             return
@@ -52,6 +53,8 @@ class SettingsPresenter(QObject):
         dialog.reset_asked.connect(self._reset)
         dialog.finished.connect(self._on_finished)
         dialog.open()
+        if at:
+            dialog.show_row(at)
 
     def _change(self, field: str, value: Any) -> None:
         self._controller.update_settings(**{field: value})

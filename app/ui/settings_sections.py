@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from PySide6.QtWidgets import QWidget
 
 from app.context_policy import ContextPolicy
-from app.language import mark, tr
+from app.language import OWN_NAMES, Language, mark, tr
 from app.paths import Folders
 from app.settings import MAX_CONTEXT, MAX_THREADS, TEXT_SIZES, Settings, Theme
 from app.ui.setting_rows import ButtonRow, ChoiceRow, FolderRow, NumberRow, SettingRow
@@ -45,6 +45,16 @@ class SettingsSections:
                 (Theme.DARK, tr("Dark")),
             ],
             words=tr("appearance colours"),
+            parent=parent,
+        )
+        self.language = ChoiceRow(
+            tr("Language"),
+            tr("Of the window. Models answer in the language they are asked in."),
+            options=[
+                (Language.SYSTEM, tr("As the system")),
+                *((one, name) for one, name in OWN_NAMES.items()),
+            ],
+            words="language translation english chinese 语言 中文 英文",
             parent=parent,
         )
         self.text_size = ChoiceRow(
@@ -112,6 +122,7 @@ class SettingsSections:
         self.folders = _folder_rows(parent)
         self.by_field: dict[str, ChoiceRow | NumberRow] = {
             "theme": self.theme,
+            "language": self.language,
             "text_percent": self.text_size,
             "device": self.device,
             "vram_bytes": self.budget,
@@ -120,7 +131,7 @@ class SettingsSections:
             "context_policy": self.policy,
         }
         self.all = (
-            Section(tr("Look"), (self.theme, self.text_size)),
+            Section(tr("Look"), (self.theme, self.language, self.text_size)),
             Section(tr("Models"), (self.device, self.budget, self.context, self.threads)),
             Section(tr("Conversations"), (self.policy, self.limits)),
             Section(tr("Folders"), tuple(self.folders.values())),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from app.chat_sampling import SamplingChoice
 from app.context_policy import ContextPolicy
+from app.language import Language
 from app.load_marker import LoadMarker
 from app.model_runs import RunChoice
 from app.presets import Preset
@@ -40,6 +41,7 @@ FULL = Settings(
     last_model=Path("/models/模型 1"),
     last_conversation_id="abc",
     theme=Theme.DARK,
+    language=Language.CHINESE,
     text_percent=150,
     device="cuda",
     vram_bytes=8 * 10**9,
@@ -146,6 +148,7 @@ def test_a_mark_that_an_editor_put_in_front_does_no_damage(path: Path) -> None:
         ("last_conversation_id", 7),
         ("theme", "pink"),
         ("theme", []),
+        ("language", "klingon"),
         ("text_percent", 0),
         ("text_percent", 101),
         ("text_percent", 100.0),

@@ -1,0 +1,188 @@
+"""Another language is spoken at once, and nothing that is going on is lost by it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import shiboken6
+from PySide6.QtCore import QCoreApplication
+from PySide6.QtWidgets import QMessageBox
+
+from app.controller import ChatController, ModelPhase
+from app.language import Language, language
+from app.settings import load_settings
+from app.ui.main_window import MainWindow
+from app.ui.spoken_language import speak
+from app.ui.window_keeper import WindowKeeper
+from engine.notices import Notice
+
+
+@pytest.fixture(autouse=True)
+def english_afterwards() -> Iterator[None]:
+    yield
+    speak(Language.ENGLISH)
+
+
+@pytest.fixture
+def keeper(qtbot, make_controller: Callable[..., ChatController]) -> Iterator[WindowKeeper]:
+    controller = make_controller()
+    controller.update_settings(language=Language.ENGLISH)
+    keeper = WindowKeeper(controller)
+    keeper.show()
+    qtbot.waitExposed(keeper.window)
+    with qtbot.waitSignal(controller.conversation_opened):
+        controller.start()
+    yield keeper
+    keeper.close()
+    assert keeper.closed_cleanly
+
+
+def choose(qtbot, keeper: WindowKeeper, chosen: Language) -> MainWindow:
+    """As a person does it, in the settings. The window that speaks that language, its chat shown."""
+    old, controller = keeper.window, keeper.window.controller
+    old.settings.open()
+    row = old.settings.dialog.sections.language
+    with qtbot.waitSignal(controller.conversation_opened):
+        index = row.box.findText({Language.CHINESE: "简体中文", Language.ENGLISH: "English"}[chosen])
+        row.box.setCurrentIndex(index)
+        row.box.activated.emit(index)
+    assert keeper.window is not old
+    return keeper.window
+
+
+def load(qtbot, window: MainWindow, model: Path) -> None:
+    window.controller.load_model(model)
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
+
+
+def test_the_window_speaks_the_language_that_is_chosen_at_once_and_at_the_next_start(
+    keeper: WindowKeeper, qtbot
+) -> None:
+    assert keeper.window.actions_.new_chat.text() == "New chat"
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert window.isVisible()
+    assert language() is Language.CHINESE
+    assert window.actions_.new_chat.text() == "新对话"
+    assert window.settings.dialog.isVisible()
+    assert window.settings.dialog.sections.language.box.currentText() == "简体中文"
+    file = window.controller.folders.settings / "settings.json"
+    qtbot.waitUntil(lambda: load_settings(file).settings.language is Language.CHINESE)
+    again = choose(qtbot, keeper, Language.ENGLISH)
+    assert again.actions_.new_chat.text() == "New chat"
+
+
+def test_qts_own_texts_follow(qtbot) -> None:
+    speak(Language.CHINESE)
+    box = QMessageBox(QMessageBox.Icon.NoIcon, "", "", QMessageBox.StandardButton.Cancel)
+    qtbot.addWidget(box)
+    assert box.button(QMessageBox.StandardButton.Cancel).text() == "取消"
+    speak(Language.ENGLISH)
+    other = QMessageBox(QMessageBox.Icon.NoIcon, "", "", QMessageBox.StandardButton.Cancel)
+    qtbot.addWidget(other)
+    assert other.button(QMessageBox.StandardButton.Cancel).text() == "Cancel"
+
+
+def test_an_answer_that_is_being_written_goes_on_in_the_new_window(
+    keeper: WindowKeeper, qtbot, script, model_folder: Path
+) -> None:
+    load(qtbot, keeper.window, model_folder)
+    controller = keeper.window.controller
+    script.gates = {1: threading.Event()}
+    with qtbot.waitSignal(controller.answer_extended):
+        keeper.window.chat.send_requested.emit("Hi")
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert window.chat.composer.answering
+    with qtbot.waitSignal(controller.answer_finished):
+        script.gates[1].set()
+    assert [view.text for view in window.chat.transcript.views] == ["Hi", "Hello there"]
+    assert not window.chat.composer.answering
+
+
+def test_what_stands_unsent_stays(keeper: WindowKeeper, qtbot, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("Some notes")
+    keeper.window.chat.composer.set_text("half a thought")
+    keeper.window.attachments.attach([file])
+    draft = keeper.window.controller.attachments
+    qtbot.waitUntil(lambda: bool(draft.ready))
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert window.chat.composer.text == "half a thought"
+    assert [one.name for one in draft.ready] == ["notes.txt"]
+    assert window.chat.composer.files.isVisibleTo(window.chat.composer)
+
+
+def test_an_edit_goes_on_and_what_stood_before_it_comes_back_after_it(
+    keeper: WindowKeeper, qtbot, model_folder: Path
+) -> None:
+    load(qtbot, keeper.window, model_folder)
+    chat = keeper.window.chat
+    with qtbot.waitSignal(keeper.window.controller.answer_finished):
+        chat.send_requested.emit("Hi")
+    chat.composer.set_text("a new message")
+    keeper.window.actions_.messages[next(iter(keeper.window.actions_.messages))].trigger()
+    assert chat.composer.edited_id
+    chat.composer.set_text("Hi, dear")
+    edited = chat.composer.edited_id
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert (window.chat.composer.edited_id, window.chat.composer.text) == (edited, "Hi, dear")
+    window.chat.composer.end_edit()
+    assert window.chat.composer.text == "a new message"
+
+
+def test_notices_that_stand_and_those_that_are_past_stay(keeper: WindowKeeper, qtbot) -> None:
+    stands, gone = Notice("one", "One stands.", "Do it."), Notice("two", "Two is gone.")
+    keeper.window.show_notice(stands, details="all of it")
+    keeper.window.show_notice(gone)
+    keeper.window.banners.dismiss("two")
+    past = len(keeper.window.notices.log.past)
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert stands in window.banners.notices()
+    assert gone not in window.banners.notices()
+    assert len(window.notices.log.past) == past
+
+
+def test_a_deletion_can_still_be_undone(keeper: WindowKeeper, qtbot, model_folder: Path) -> None:
+    load(qtbot, keeper.window, model_folder)
+    controller = keeper.window.controller
+    with qtbot.waitSignal(controller.answer_finished):
+        keeper.window.chat.send_requested.emit("Hi")
+    with qtbot.waitSignal(controller.trash.changed):
+        controller.trash.delete([controller.current_conversation_id])
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert window.conversations.undo_bar.isVisible()
+    with qtbot.waitSignal(controller.conversations_changed, check_params_cb=len):
+        window.conversations.undo_bar.undone.emit()
+
+
+def test_the_old_window_is_gone(keeper: WindowKeeper, qtbot) -> None:
+    old = keeper.window
+    choose(qtbot, keeper, Language.CHINESE)
+    QCoreApplication.processEvents()
+    qtbot.waitUntil(lambda: not shiboken6.isValid(old))
+    keeper.window.controller.tell_again()  # none of its slots is left to be called
+
+
+def test_the_model_page_stays_with_its_model(keeper: WindowKeeper, qtbot, model_folder: Path) -> None:
+    window = keeper.window
+    window.show_models()
+    with qtbot.waitSignal(window.controller.model_inspected):
+        window.loader.pick(model_folder)
+    with qtbot.waitSignal(window.controller.model_inspected):
+        new = choose(qtbot, keeper, Language.CHINESE)
+    assert new.showing_models
+    assert new.loader.card.path == model_folder
+
+
+def test_a_catalogue_that_cant_be_read_is_told_and_english_spoken(
+    monkeypatch, keeper: WindowKeeper, qtbot
+) -> None:
+    def fails(name: str) -> None:
+        raise OSError("Syntax error in po file")
+
+    monkeypatch.setattr("app.language.read_catalogue", fails)
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert "language-unreadable" in [notice.code for notice in window.banners.notices()]
+    assert window.actions_.new_chat.text() == "New chat"
