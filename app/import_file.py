@@ -11,6 +11,7 @@ from app.export_json import conversation_from_json, is_own
 from app.import_chatgpt import conversation_from_chatgpt, is_chatgpt
 from app.import_json import ImportRefusedError, naming_fields, values_of
 from app.import_lmstudio import conversation_from_lmstudio, is_lmstudio
+from engine.wording import word
 
 MAX_CONVERSATIONS = 100_000
 MAX_MESSAGES = 1_000_000  # of all of them
@@ -29,7 +30,7 @@ def read_conversations(path: Path) -> list[ArchivedConversation]:
     conversations: list[ArchivedConversation] = []
     num_messages = 0
     for number, value in enumerate(values_of(path), 1):
-        with naming_fields(path.name, f"conversation {number}"):
+        with naming_fields(path.name, word(f"conversation {number}")):
             conversation = _reader_of(value, path.name)(value)
         num_messages += len(conversation.messages)
         if number > MAX_CONVERSATIONS or num_messages > MAX_MESSAGES:

@@ -9,8 +9,8 @@ def format_tokens(count: int) -> str:
 
 
 def word(text: str) -> str:
-    """Marks a single word that stands in sentences, so that it is translated with them: the "prompt" of
-    "The {0} is empty." What has a space in it is found without.
+    """Marks a short part of sentences, so that it is translated with them: the "prompt" of "The {0} is empty."
+    What has two words in it is found without.
     """
     return text
 

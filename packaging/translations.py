@@ -25,7 +25,7 @@ LANGUAGES = ROOT / "resources" / "languages"
 WINDOW, SENTENCES = "window.po", "sentences.po"
 _PLURALS = {"zh_CN": "nplurals=1; plural=0;"}
 
-_WORD = "word"  # the call that marks a single word of sentences
+_WORD = "word"  # the call that marks a short part of sentences
 _WORDING = "engine/wording.py"  # parts of sentences: "{0} tokens"
 # What these say is read in a terminal, or by nobody.
 _NOT_SHOWN = re.compile(

@@ -9,6 +9,7 @@ from typing import Any
 from engine.checkpoints.foreign_files import json_type, shown
 from engine.errors import ModelFileError
 from engine.notices import Notice
+from engine.wording import word
 
 MAX_SIZE = 2**24  # larger than any hidden size, vocabulary or feed-forward layer
 
@@ -68,7 +69,9 @@ class ConfigReader:
         except OverflowError:
             result = math.inf
         if not math.isfinite(result) or not above < result <= at_most:
-            limits = f"above {above:g}" if at_most == math.inf else f"above {above:g} and at most {at_most:g}"
+            limits = word(f"above {above:g}")
+            if at_most < math.inf:
+                limits = f"above {above:g} and at most {at_most:g}"
             raise self.wrong(key, f"is {shown(value, 40)}; it should be a number {limits}")
         return result
 

@@ -188,7 +188,7 @@ def _awq(settings: QuantisationSettings) -> Quantisation:
         raise settings.unsupported("only its version 'gemm' can be read")
     bits = reader.integer("w_bit" if "w_bit" in reader else "bits", 4, maximum=64)
     if bits != 4:
-        raise settings.unsupported(f"{bits} bits")
+        raise settings.unsupported(word(f"{bits} bits"))
     zero_points = reader.boolean("zero_point", True)
     return Quantisation("awq", "AWQ", symmetric=not zero_points, needs_zeros=zero_points)
 

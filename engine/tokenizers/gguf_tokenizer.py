@@ -105,9 +105,10 @@ class GgufTokenizerData:
         scores = _list(metadata, "scores", float)
         for name, values in (("token_type", types), ("scores", scores)):
             if values and len(values) != len(tokens):
-                count = f"{len(values):,} for {format_tokens(len(tokens))}"
                 raise TokenizerError(
-                    f"{_FILE} has the wrong number of tokenizer.ggml.{name}: {count}.", _DAMAGED_HINT
+                    f"{_FILE} has the wrong number of tokenizer.ggml.{name}: {len(values):,} for "
+                    f"{format_tokens(len(tokens))}.",
+                    _DAMAGED_HINT,
                 )
         if not 0 < len(tokens) <= MAX_TOKENS:
             raise TokenizerError(f"{_FILE} has a vocabulary of {format_tokens(len(tokens))}.", _DAMAGED_HINT)
