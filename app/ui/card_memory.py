@@ -20,9 +20,7 @@ _KINDS = {
     mark("Weights"): mark("The model itself"),
     mark("Conversations"): mark("What the model has read of chats, and room that is held ready for more"),
     mark("Workspace"): mark("What stands between two layers while a token is computed"),
-    mark("Other programs"): mark(
-        "What others use of this card, and what its driver takes for every program"
-    ),
+    mark("Other programs"): mark("What others use of this card, and what its driver takes for every program"),
     mark("Free"): mark("What no program uses now"),
 }
 
@@ -81,9 +79,7 @@ class CardMemory(QWidget):
             self._amounts[share.kind].setAccessibleName(
                 tr("{name}: {value}", name=tr(share.kind), value=words)
             )
-        listed = tr(", ").join(
-            amount_words(tr(share.kind).lower(), share.num_bytes) for share in self.shares
-        )
+        listed = tr(", ").join(amount_words(tr(share.kind).lower(), share.num_bytes) for share in self.shares)
         total = format_bytes(memory.card.total_bytes)
         self._bar.set_shares(self.shares)
         self._bar.setAccessibleName(

@@ -21,8 +21,8 @@ def work_sentence(answer: AnswerMetrics) -> str:
     if not answer.decode.tokens:
         return ""
     return tr(
-        "For each token of the last answer {launches:,.0f} pieces of work were started on the card; copies to "
-        "it and back: {copies}.",
+        "For each token of the last answer {launches:,.0f} pieces of work were started on the card; copies "
+        "to it and back: {copies}.",
         launches=answer.launches_per_token,
         copies=copies_in_words(answer),
     )
