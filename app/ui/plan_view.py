@@ -26,6 +26,7 @@ from app.ui.plan_words import (
 from app.ui.share_bar import ShareBar, Swatch, amount_words
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_tokens
+from app.ui.text_size import follow_text_size
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
 from engine.config import EngineConfig, WeightsChoice
@@ -164,7 +165,7 @@ class PlanView(QWidget):
             if words is None:
                 grid.addWidget(widget, row, 1, 1, 2, Qt.AlignmentFlag.AlignLeft)
                 continue
-            words.setMinimumWidth(self._longest())
+            follow_text_size(words, lambda words=words: words.setMinimumWidth(self._longest()))
             grid.addWidget(widget, row, 1)
             grid.addWidget(words, row, 2)
         set_role(self.where, "small")
@@ -177,6 +178,7 @@ class PlanView(QWidget):
         column.addWidget(self.where)
         column.addWidget(self.bar)
         column.addLayout(self._legend_of_kinds())
+        column.addWidget(self.leaving)
 
     def _longest(self) -> int:
         """Pixels of the longest words beside a slider."""
