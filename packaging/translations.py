@@ -184,7 +184,7 @@ def _sentences_of(path: Path, root: Path) -> Iterator[Found]:
         said = any(_RECORDS.search(name) for name in surroundings)
         words = re.sub(r"\{\d+\}", "", text)
         is_prose = " " in words.strip() and re.search("[a-z]", words)
-        is_prose = is_prose or (place == _WORDING and notes and re.search("[a-z]", words))
+        is_prose = is_prose or (place == _WORDING and notes and re.search("[a-z]{3}", words))
         around = parents.get(node)
         is_doing = isinstance(around, ast.keyword) and around.arg == "doing"  # of what a failure is told by
         is_marked = is_doing or _WORD in surroundings

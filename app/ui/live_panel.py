@@ -71,6 +71,7 @@ _MODEL_FACTS = {
     mark("Device"): mark("What computes"),
 }
 _LEAST_KEPT = 96  # pixels of the list's height
+_CARD = mark("Memory of the card")
 _EMPTY = mark("Nothing is kept yet. What the model has read of a chat will be listed here.")
 _PRECISIONS = {"native": mark("as stored"), "q8": mark("8 bits"), "q4": mark("4 bits")}
 
@@ -223,7 +224,7 @@ class LivePanel(QWidget):
             title: PanelSection(tr(title), part, self._facts)
             for title, part in (
                 (mark("Now"), now),
-                (mark("Memory of the card"), self.card),
+                (_CARD, self.card),
                 (mark("Model"), self.model),
             )
         }
@@ -262,7 +263,7 @@ class LivePanel(QWidget):
         memory = metrics.memory if metrics is not None else None
         on_card = memory is not None and memory.card is not None
         self.card.show_memory(memory)
-        self.sections["Memory of the card"].setVisible(on_card)
+        self.sections[_CARD].setVisible(on_card)
         self._show_layers(memory.layers if memory is not None else None)
         last = metrics.last_answer if metrics is not None else None
         self.now.leave_out("Prompt", not on_card)

@@ -10,7 +10,10 @@ from app.language import mark
 class NoticeAction(Enum):
     """The value is (words of the button, its tooltip), in English."""
 
-    FREE_SLOTS = ("Free other chats", "Takes other chats out of memory; what is kept of them on disk stays")
+    FREE_SLOTS = (
+        mark("Free other chats"),
+        mark("Takes other chats out of memory; what is kept of them on disk stays"),
+    )
     SHORTER_CONTEXT = (
         mark("Shorter context…"),
         mark("Shows the model's card, where the context is chosen"),

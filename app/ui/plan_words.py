@@ -102,8 +102,8 @@ def plan_shares(room: RoomPlan) -> tuple[Share, ...]:
     others = max(0, plan.total_bytes - plan.free_bytes)
     staying = 0 if room.goes_first else min(room.loaded_bytes, others)
     return (
-        Share("Other programs", others - staying),
-        Share("Loaded model", staying),
+        Share(mark("Other programs"), others - staying),
+        Share(mark("Loaded model"), staying),
         Share("Weights", plan.weight_bytes),
         Share("Workspace", plan.workspace_bytes),
         Share("This chat", plan.cache_bytes),
