@@ -38,7 +38,7 @@ from app.ui.formula_object import (
     written_as,
 )
 from app.ui.formulas import FormulaKey, formula_store
-from app.ui.theme import current_theme, scaled_font
+from app.ui.theme import current_theme, han_families, scaled_font
 
 SCALE_READING = 1.06  # a little larger than the interface: this is what is read for long
 LINE_HEIGHT_PERCENT = 138.0
@@ -54,7 +54,8 @@ def code_font(scale: float = 0.97) -> QFont:
     wide.
     """
     font = scaled_font(scale)
-    font.setFamilies([*_MONOSPACE, QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).family()])
+    fixed = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont).family()
+    font.setFamilies([*_MONOSPACE, fixed, *han_families()])
     font.setStyleHint(QFont.StyleHint.Monospace)
     font.setFixedPitch(True)
     return font

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QLocale, QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
+from app.language import Language, language
 from app.settings import Theme as ThemeChoice
 from app.ui.style_sheet import application_style_sheet
 from app.ui.text_size import USUAL_PERCENT, text_size
@@ -32,6 +33,7 @@ TEXT_COLUMN_WIDTH = 760  # a line of text longer than this is hard to read
 SCALE_SMALL = 0.9
 SCALE_TITLE = 1.2
 SCALE_DISPLAY = 1.7
+_HAN_FAMILIES = ("Noto Sans CJK SC", "Source Han Sans SC", "Noto Sans SC", "Microsoft YaHei UI", "PingFang SC")
 _MIN_POINT_SIZE = 10.0  # bare X servers hand out 9 pt, too small for reading
 
 
@@ -141,7 +143,7 @@ class ThemeManager(QObject):
         self._choice = ThemeChoice.SYSTEM
         self._theme = LIGHT
         self._listening = False
-        self._dressed: tuple[Theme, int] | None = None
+        self._dressed: tuple[Theme, int, Language] | None = None
 
     @property
     def choice(self) -> ThemeChoice:
@@ -176,7 +178,7 @@ class ThemeManager(QObject):
             self._dress(app)
 
     def _dress(self, app: QApplication) -> None:
-        before, self._dressed = self._dressed, (self._wanted(), text_size().percent)
+        before, self._dressed = self._dressed, (self._wanted(), text_size().percent, language())
         if self._dressed == before and app.styleSheet():
             return
         if app.style().name() != "fusion":
@@ -222,9 +224,21 @@ def scaled_font(scale: float, *, bold: bool = False) -> QFont:
     return font
 
 
+def han_families() -> tuple[str, ...]:
+    """To stand behind the families of a font. A system that is told nothing draws Chinese in the shapes of
+    Japanese; one that speaks Japanese, Korean or traditional Chinese knows what it does, unless the window
+    itself speaks simplified Chinese.
+    """
+    own = QLocale.system()
+    knows = own.language() in (QLocale.Language.Japanese, QLocale.Language.Korean)
+    knows = knows or own.script() == QLocale.Script.TraditionalHanScript
+    return () if knows and language() is not Language.CHINESE else _HAN_FAMILIES
+
+
 def _interface_font() -> QFont:
     """The system's own, in the size that was chosen."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
+    font.setFamilies([*font.families(), *han_families()])
     size = max(_MIN_POINT_SIZE, _point_size(font)) * text_size().percent / USUAL_PERCENT
     if abs(size - font.pointSizeF()) > 0.01:  # else one that follows the system goes on to do so
         font.setPointSizeF(size)

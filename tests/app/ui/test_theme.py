@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from PySide6.QtCore import QSize
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QFont, QFontDatabase, QImage, QTextLayout
 from PySide6.QtWidgets import QApplication
 
 from app.settings import Theme as ThemeChoice
+from app.ui.document_view import code_font
 from app.ui.icons import app_icon, icon, pixmap
 from app.ui.style_sheet import application_style_sheet
-from app.ui.theme import DARK, LIGHT, Theme, contrast, current_theme, mixed, theme_manager
+from app.ui.theme import (
+    DARK,
+    LIGHT,
+    Theme,
+    contrast,
+    current_theme,
+    han_families,
+    mixed,
+    scaled_font,
+    theme_manager,
+)
 from resources import icon_names
 
 
@@ -20,6 +32,21 @@ from resources import icon_names
 def _restored_theme(qapp: QApplication):
     yield
     theme_manager().apply(ThemeChoice.LIGHT)
+
+
+@pytest.mark.parametrize("font", [lambda: scaled_font(1.0), code_font], ids=["text", "code"])
+def test_chinese_is_drawn_in_chinese_shapes(in_chinese, font: Callable[[], QFont]) -> None:
+    theme_manager().apply(ThemeChoice.DARK)
+    wanted = [name for name in han_families() if QFontDatabase.hasFamily(name)]
+    if not wanted:
+        pytest.skip("none of the fonts is installed")
+    layout = QTextLayout("直角 a", font())
+    layout.beginLayout()
+    layout.createLine()
+    layout.endLayout()
+    drawn = {run.rawFont().familyName() for run in layout.glyphRuns()}
+    assert wanted[0] in drawn
+    assert len(drawn) == 2, "Latin letters stay what they are"
 
 
 def test_contrast_is_the_one_of_the_standard() -> None:
