@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QWidget
 
@@ -14,7 +14,7 @@ from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_tokens
-from app.ui.text_size import follow_text_size, scaled
+from app.ui.text_size import follow_text_size, scaled, set_icon_size
 from app.ui.theme import SPACE_S, SPACE_XS, current_theme
 from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
@@ -121,6 +121,6 @@ def _remove_button(name: str, parent: QWidget) -> QToolButton:
     button = QToolButton(parent)
     button.setAccessibleName(name)
     button.setToolTip(tr("Remove"))
-    button.setIconSize(QSize(12, 12))
+    set_icon_size(button, 12)
     button.setIcon(icon("close", current_theme().text_muted))
     return button

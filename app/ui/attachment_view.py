@@ -45,10 +45,11 @@ class AttachmentView(QWidget):
 
     def arrange(self, width: int) -> int:
         """Places the parts at the right of `width` pixels; gives the height."""
-        row = max(self.button.sizeHint().height(), _ICON)
-        button = min(self.button.sizeHint().width(), width - _ICON - SPACE_XS)
+        icon = self._icon.width()
+        row = max(self.button.sizeHint().height(), icon)
+        button = min(self.button.sizeHint().width(), width - icon - SPACE_XS)
         self.button.setGeometry(width - button, 0, button, row)
-        self._icon.move(width - button - SPACE_XS - _ICON, (row - _ICON) // 2)
+        self._icon.move(width - button - SPACE_XS - icon, (row - icon) // 2)
         if self.text is None or not self.is_open:
             return row
         height = self.text.arrange(width)

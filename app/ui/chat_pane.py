@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, QUrl, Signal
+from PySide6.QtCore import Qt, QUrl, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import QLabel, QToolButton, QVBoxLayout, QWidget
 
@@ -20,7 +20,7 @@ from app.ui.icons import icon
 from app.ui.message_actions import MessageAction
 from app.ui.message_view import AnswerView, UserMessageView
 from app.ui.style_sheet import set_role
-from app.ui.text_size import scaled, text_size
+from app.ui.text_size import follow_text_size, scaled, set_icon_size, text_size
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, TEXT_COLUMN_WIDTH, current_theme, theme_manager
 from app.ui.transcript import Transcript
 
@@ -64,8 +64,8 @@ class ChatPane(QWidget):
         self.jump_button = QToolButton(self)
         self.jump_button.setAccessibleName(tr("Jump to the latest message"))
         self.jump_button.setToolTip(tr("Jump to the latest message (Ctrl+End)"))
-        self.jump_button.setFixedSize(_JUMP, _JUMP)
-        self.jump_button.setIconSize(QSize(18, 18))
+        follow_text_size(self, lambda: self.jump_button.setFixedSize(scaled(_JUMP), scaled(_JUMP)))
+        set_icon_size(self.jump_button, 18)
         self.jump_button.setCursor(Qt.CursorShape.PointingHandCursor)
         self.jump_button.hide()
         self._lay_out()
@@ -253,7 +253,7 @@ class ChatPane(QWidget):
         self.jump_button.setIcon(icon("arrow-down", theme.text))
         self.jump_button.setStyleSheet(
             f"QToolButton {{ background: {theme.surface_raised}; border: 1px solid {theme.border};"
-            f" border-radius: {_JUMP // 2}px; }}"
+            f" border-radius: {scaled(_JUMP) // 2}px; }}"
             f"QToolButton:hover, QToolButton:focus {{ border-color: {theme.accent}; }}"
         )
 
@@ -280,4 +280,5 @@ class ChatPane(QWidget):
         self.layout().activate()
         area = self.transcript.geometry()
         self.empty.setGeometry(area)
-        self.jump_button.move(area.center().x() - _JUMP // 2, area.bottom() - _JUMP - SPACE_M)
+        jump = self.jump_button.width()
+        self.jump_button.move(area.center().x() - jump // 2, area.bottom() - jump - SPACE_M)

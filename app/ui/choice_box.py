@@ -9,6 +9,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QWheelEvent
 from PySide6.QtWidgets import QCheckBox, QComboBox, QStyle, QStyleOptionButton
 
 from app.ui.icons import pixmap
+from app.ui.text_size import scaled
 from app.ui.theme import SPACE_S, current_theme
 
 _ARROW = 14
@@ -24,10 +25,11 @@ class ChoiceBox(QComboBox):
         super().paintEvent(event)
         theme = current_theme()
         ratio = self.devicePixelRatioF()
-        arrow = pixmap("chevron-down", _ARROW, color=theme.text_muted, device_pixel_ratio=ratio)
+        size = scaled(_ARROW)
+        arrow = pixmap("chevron-down", size, color=theme.text_muted, device_pixel_ratio=ratio)
         painter = QPainter(self)
         painter.setOpacity(1.0 if self.isEnabled() else 0.5)
-        painter.drawPixmap(QPoint(self.width() - _ARROW - SPACE_S, (self.height() - _ARROW) // 2), arrow)
+        painter.drawPixmap(QPoint(self.width() - size - SPACE_S, (self.height() - size) // 2), arrow)
         painter.end()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
@@ -45,7 +47,8 @@ class TickBox(QCheckBox):
         self.initStyleOption(option)
         box = self.style().subElementRect(QStyle.SubElement.SE_CheckBoxIndicator, option, self)
         theme = current_theme()
-        tick = pixmap("check", _TICK, color=theme.accent_text, device_pixel_ratio=self.devicePixelRatioF())
+        size, ratio = scaled(_TICK), self.devicePixelRatioF()
+        tick = pixmap("check", size, color=theme.accent_text, device_pixel_ratio=ratio)
         painter = QPainter(self)
-        painter.drawPixmap(box.center() - QPoint(_TICK // 2 - 1, _TICK // 2 - 1), tick)
+        painter.drawPixmap(box.center() - QPoint(size // 2 - 1, size // 2 - 1), tick)
         painter.end()

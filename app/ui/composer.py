@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from PySide6.QtCore import QSize, Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QTextCursor
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
@@ -20,6 +20,7 @@ from app.ui.edit_strip import EditStrip
 from app.ui.icons import icon
 from app.ui.message_edit import MessageEdit, is_long
 from app.ui.paste_chip import PasteChip
+from app.ui.text_size import follow_text_size, scaled, set_icon_size
 from app.ui.theme import SPACE_S, SPACE_XS, current_theme, mixed
 
 _RADIUS = 16
@@ -64,8 +65,8 @@ class Composer(QFrame):
         self.settings_button = _side_button(tr("Instructions and sampling"), tr(_SETTINGS_TIP), self)
         self._has_settings = False
         self.button = QToolButton(self)
-        self.button.setFixedSize(_BUTTON, _BUTTON)
-        self.button.setIconSize(QSize(18, 18))
+        follow_text_size(self.button, lambda: self.button.setFixedSize(scaled(_BUTTON), scaled(_BUTTON)))
+        set_icon_size(self.button, 18)
         self.button.setCursor(Qt.CursorShape.PointingHandCursor)
         self._lay_out()
         self._connect_signals()
@@ -219,7 +220,7 @@ class Composer(QFrame):
         theme = current_theme()
         ground = theme.accent
         self.button.setStyleSheet(
-            f"QToolButton {{ background: {ground}; border: none; border-radius: {_BUTTON // 2}px; }}"
+            f"QToolButton {{ background: {ground}; border: none; border-radius: {scaled(_BUTTON) // 2}px; }}"
             f"QToolButton:hover {{ background: {mixed(theme.text, ground, 0.16)}; }}"
             f"QToolButton:focus {{ border: 2px solid {theme.text}; }}"
             f"QToolButton:disabled {{ background: {mixed(theme.text, theme.surface_raised, 0.10)}; }}"
@@ -318,8 +319,8 @@ def quoted(text: str) -> str:
 
 def _side_button(name: str, tip: str, parent: QWidget) -> QToolButton:
     button = QToolButton(parent)
-    button.setFixedSize(_BUTTON, _BUTTON)
-    button.setIconSize(QSize(18, 18))
+    follow_text_size(button, lambda: button.setFixedSize(scaled(_BUTTON), scaled(_BUTTON)))
+    set_icon_size(button, 18)
     button.setAccessibleName(name)
     button.setToolTip(tip)
     return button

@@ -13,6 +13,7 @@ from app.language import mark, tr
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_tokens
+from app.ui.text_size import set_icon_size
 from app.ui.theme import SPACE_S, Theme, current_theme, theme_manager
 
 WARN_SHARE = 0.8
@@ -64,7 +65,7 @@ class ContextMeter(QWidget):
         self.button.setAccessibleName(tr("What happens when the context is full"))
         self.button.setProperty("role", "small")
         self.button.setLayoutDirection(Qt.LayoutDirection.RightToLeft)  # the arrow behind the words
-        self.button.setIconSize(QSize(12, 12))
+        set_icon_size(self.button, 12)
         self.menu = QMenu(self)
         self._group = QActionGroup(self)
         self._actions: dict[ContextPolicy, QAction] = {}

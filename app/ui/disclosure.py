@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from app.language import tr
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
+from app.ui.text_size import set_icon_size
 from app.ui.theme import SCALE_SMALL, current_theme, scaled_font
 
 _ICON = 14
@@ -21,7 +22,7 @@ class DisclosureButton(PushButton):
         self.setCheckable(True)
         self.setProperty("role", "disclosure")
         self.setFlat(True)
-        self.setIconSize(QSize(_ICON, _ICON))
+        set_icon_size(self, _ICON)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.toggled.connect(self.apply_theme)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
 
 from app.language import tr
@@ -10,6 +10,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
+from app.ui.text_size import set_icon_size
 from app.ui.theme import SPACE_S, current_theme
 
 
@@ -26,7 +27,7 @@ class EditStrip(QWidget):
         self.cancel_button = QToolButton(self)
         self.cancel_button.setAccessibleName(tr("Give up the edit"))
         self.cancel_button.setToolTip(tr("Give up the edit (Esc)"))
-        self.cancel_button.setIconSize(QSize(12, 12))
+        set_icon_size(self.cancel_button, 12)
         self.cancel_button.clicked.connect(self.cancelled)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)

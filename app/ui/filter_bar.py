@@ -18,6 +18,7 @@ from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_label
 from app.ui.theme import SPACE_M, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.text_size import set_icon_size
 
 _PAUSE_MS = 80  # in typing, before what was typed is looked for
 
@@ -46,7 +47,7 @@ class FilterBar(QWidget):
         self.tag_button.setAccessibleName(tr("List one tag"))
         self.tag_button.setToolTip(tr("List only chats with a tag"))
         self.tag_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.tag_button.setIconSize(QSize(18, 18))
+        set_icon_size(self.tag_button, 18)
         self.tag_menu = QMenu(self)
         self.tag_button.setMenu(self.tag_menu)
         self.tag_button.hide()

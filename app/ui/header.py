@@ -18,7 +18,7 @@ from app.ui.load_progress import progress_sentence
 from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import LABEL_GAP, set_label, set_role
-from app.ui.text_size import follow_text_size, scaled, text_size
+from app.ui.text_size import follow_text_size, scaled, set_icon_size, text_size
 from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, Theme, current_theme, theme_manager
 from app.ui.tooltips import plain_tooltip
 
@@ -36,7 +36,7 @@ class ModelChip(PushButton):
         self._state = ModelState()
         self._words = _chip_words(self._state)
         self._quiet = False
-        self.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+        set_icon_size(self, ICON_SIZE)
         self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.set_state(self._state)
         theme_manager().changed.connect(self._paint_icon)
@@ -157,7 +157,7 @@ class Header(QWidget):
         layout.addWidget(self.live_button)
         layout.addWidget(self.menu_button)
         for button in (self.sidebar_button, self.live_button, self.menu_button):
-            button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+            set_icon_size(button, ICON_SIZE)
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.sidebar_button.clicked.connect(self.sidebar_toggled)
         self.live_button.clicked.connect(self.live_toggled)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRect, Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
 from app.ui.icons import pixmap
+from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import ICON_SIZE, current_theme
 
 
 class IconLabel(QWidget):
-    """`color` names a colour of the theme; `size` is in device-independent pixels."""
+    """`color` names a colour of the theme; `size` is in device-independent pixels, beside text of the
+    usual size."""
 
     def __init__(
         self, name: str, parent: QWidget | None = None, *, color: str = "text_muted", size: int = ICON_SIZE
@@ -19,8 +21,7 @@ class IconLabel(QWidget):
         super().__init__(parent)
         self._name = name
         self._color = color
-        self._size = size
-        self.setFixedSize(size, size)
+        follow_text_size(self, lambda: self.setFixedSize(scaled(size), scaled(size)))
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
 
     @property
@@ -37,7 +38,8 @@ class IconLabel(QWidget):
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         color = getattr(current_theme(), self._color)
-        picture = pixmap(self._name, self._size, color=color, device_pixel_ratio=self.devicePixelRatioF())
+        size = self.width()
+        picture = pixmap(self._name, size, color=color, device_pixel_ratio=self.devicePixelRatioF())
         painter = QPainter(self)
-        painter.drawPixmap(QRect(0, 0, self._size, self._size), picture)
+        painter.drawPixmap(QPoint(0, 0), picture)
         painter.end()

@@ -5,13 +5,14 @@ Signals: closed, the person has put it away.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QDockWidget, QHBoxLayout, QLabel, QMainWindow, QToolButton, QWidget
 
 from app.language import mark, tr
 from app.ui.icons import icon
 from app.ui.style_sheet import set_role
+from app.ui.text_size import set_icon_size
 from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 
 _ICON = 14
@@ -52,7 +53,7 @@ class LiveDock(QDockWidget):
 
     def _button(self) -> QToolButton:
         button = QToolButton(self)
-        button.setIconSize(QSize(_ICON, _ICON))
+        set_icon_size(button, _ICON)
         button.setProperty("role", "small")
         return button
 

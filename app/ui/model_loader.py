@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -35,7 +35,7 @@ from app.ui.push_button import PushButton
 from app.ui.recent_models import RecentModels
 from app.ui.run_options import RunOptions
 from app.ui.style_sheet import set_label, set_role
-from app.ui.text_size import follow_text_size, scaled, text_size
+from app.ui.text_size import follow_text_size, scaled, set_icon_size, text_size
 from app.ui.theme import (
     ICON_SIZE,
     SPACE_L,
@@ -311,7 +311,7 @@ class ModelLoader(QWidget):
         self.close_button = QToolButton(self)
         self.close_button.setAccessibleName(tr("Back to the chat"))
         self.close_button.setToolTip(tr("Back to the chat (Esc)"))
-        self.close_button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+        set_icon_size(self.close_button, ICON_SIZE)
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -383,7 +383,7 @@ def _choice(parent: QWidget, text: str, tooltip: str) -> PushButton:
     button.setAccessibleName(text.rstrip("…"))
     button.setProperty("usual_tooltip", tooltip)
     button.setToolTip(tooltip)
-    button.setIconSize(QSize(ICON_SIZE, ICON_SIZE))
+    set_icon_size(button, ICON_SIZE)
     follow_text_size(button, lambda: button.setMinimumHeight(button.fontMetrics().height() + 2 * SPACE_M))
     return button
 

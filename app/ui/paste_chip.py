@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QToolButton, QWidget
 
 from app.language import tr, tr_n
 from app.ui.icons import icon
 from app.ui.text_format import format_bytes
+from app.ui.text_size import set_icon_size
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, current_theme
 
 
@@ -24,7 +25,7 @@ class PasteChip(QWidget):
         self._remove = QToolButton(self)
         self._remove.setAccessibleName(tr("Remove the pasted text"))
         self._remove.setToolTip(tr("Remove the pasted text"))
-        self._remove.setIconSize(QSize(12, 12))
+        set_icon_size(self._remove, 12)
         self._remove.clicked.connect(self._on_removed)
         row = QHBoxLayout(self)
         row.setContentsMargins(SPACE_M, SPACE_XS, SPACE_XS, SPACE_XS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import QToolButton, QWidget
 
 from app.ui.icons import icon
+from app.ui.text_size import follow_text_size, set_icon_size
 from app.ui.theme import current_theme
 
 _ICON = 15  # pixels
@@ -26,9 +27,9 @@ class ShyButton(QToolButton):
         self.set_name(name)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.setIconSize(QSize(_ICON, _ICON))
+        set_icon_size(self, _ICON)
         self.apply_theme()
-        self.setFixedSize(self.sizeHint())
+        follow_text_size(self, lambda: self.setFixedSize(self.sizeHint()))
 
     @property
     def seen(self) -> bool:

@@ -88,7 +88,7 @@ class StatusLine(QWidget):
         which stands under the answer as well, goes.
         """
         speed = self.speed.sizeHint().width() + SPACE_L if self.speed.text() else 0
-        room = self.width() - 2 * SPACE_M - _ICON - SPACE_S
+        room = self.width() - 2 * SPACE_M - self._icon.width() - SPACE_S
         room -= min(self.device.sizeHint().width(), scaled(_LEAST_DEVICE)) + SPACE_L
         self.context.set_short(False)
         self.context.set_short(self.context.sizeHint().width() + speed > room)

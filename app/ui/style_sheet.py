@@ -63,6 +63,7 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
         "small": f"{point_size * SCALE_SMALL:.2f}pt",
         "title": f"{point_size * SCALE_TITLE:.2f}pt",
         "display": f"{point_size * SCALE_DISPLAY:.2f}pt",
+        "arrow": f"{scaled(14) + 14}px",
         "tick": f"{scaled(14)}px",
         "radio": f"{radio}px",
         "round": f"{radio // 2 + 1}px",
@@ -151,7 +152,7 @@ QPlainTextEdit[role="field"]:focus { border-color: @accent; }
 
 QComboBox {
     background: @raised; color: @text; border: 1px solid @border; border-radius: 6px;
-    padding: 4px 28px 4px 8px;
+    padding: 4px @arrow 4px 8px;
 }
 QComboBox:hover { border-color: @border_strong; }
 QComboBox:focus, QComboBox:on { border-color: @accent; }

@@ -1,14 +1,16 @@
 """How large text is, in percent of the size that the system has, and what has to be as large as its text.
 
-A length that holds text is written for text of 100 percent and set by `follow_text_size`, which does it anew
-whenever the size changes. Spacing, lines and icons keep their sizes; fonts come from `theme.py`.
+A length that holds text, and an icon that stands beside it, is written for text of 100 percent and set by
+`follow_text_size`, which does it anew whenever the size changes. Spacing and lines keep their sizes; fonts
+come from `theme.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QSize, Signal
+from PySide6.QtWidgets import QAbstractButton
 
 from app.settings import TEXT_SIZES
 
@@ -57,6 +59,11 @@ def follow_text_size(owner: QObject, fit: Callable[[], object]) -> None:
     """Calls `fit` now, and again after each change of the size of text, as long as `owner` is there."""
     fit()
     _Follower(owner, fit)
+
+
+def set_icon_size(button: QAbstractButton, pixels: int) -> None:
+    """As large as the text, from now on."""
+    follow_text_size(button, lambda: button.setIconSize(QSize(scaled(pixels), scaled(pixels))))
 
 
 def next_size(percent: int, steps: int) -> int:
