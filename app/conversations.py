@@ -42,6 +42,7 @@ from app.language import tr
 from app.message_tree import MessageTree
 from app.record_times import now_us, time_from
 from app.titles import MAX_TITLE_LENGTH, UNTITLED, branch_title, one_line, title_from
+from app.transfer_job import OnStep, unwatched
 from app.writers import Writers
 from engine.durability import sync_folder
 from engine.notices import Notice
@@ -205,12 +206,17 @@ class ConversationStore:
             self._tree.reveal(message_id)
             return self._conversation(conversation_id)
 
-    def add_archived(self, conversations: Sequence[ArchivedConversation]) -> list[str]:
+    def add_archived(
+        self, conversations: Sequence[ArchivedConversation], on_step: OnStep = unwatched
+    ) -> list[str]:
         """Write conversations of a file, all or none; gives their ids. They stand where their times put
-        them.
+        them. Nothing is written when `on_step` raises.
         """
         with self._changing("saving the imported conversations"):
-            return [insert_archived(self._connection, one) for one in conversations]
+            for number, conversation in enumerate(conversations):
+                on_step(number)
+                ids.append(insert_archived(self._connection, conversation))
+        return ids
 
     def change_settings(self, conversation_id: str, settings: ChatSettings) -> None:
         with self._changing("saving what is chosen for the conversation"):

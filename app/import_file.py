@@ -11,6 +11,7 @@ from app.export_json import conversation_from_json, is_own
 from app.import_chatgpt import conversation_from_chatgpt, is_chatgpt
 from app.import_json import ImportRefusedError, naming_fields, values_of
 from app.import_lmstudio import conversation_from_lmstudio, is_lmstudio
+from app.transfer_job import OnStep, unwatched
 from engine.wording import word
 
 MAX_CONVERSATIONS = 100_000
@@ -23,13 +24,14 @@ _FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Reader], ...] = (
 )
 
 
-def read_conversations(path: Path) -> list[ArchivedConversation]:
+def read_conversations(path: Path, on_step: OnStep = unwatched) -> list[ArchivedConversation]:
     """All conversations of a file that have messages; at least one. Raises ImportRefusedError and OSError: a
-    file of which something can't be read is refused as a whole.
+    file of which something can't be read is refused as a whole; and what `on_step` raises.
     """
     conversations: list[ArchivedConversation] = []
     num_messages = 0
     for number, value in enumerate(values_of(path), 1):
+        on_step(number - 1)
         with naming_fields(path.name, word(f"conversation {number}")):
             conversation = _reader_of(value, path.name)(value)
         num_messages += len(conversation.messages)

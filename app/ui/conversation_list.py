@@ -44,6 +44,7 @@ from app.ui.push_button import PushButton
 from app.ui.search_results import SearchResults, found_words
 from app.ui.style_sheet import set_label
 from app.ui.theme import SPACE_M, SPACE_S, Theme, current_theme, theme_manager
+from app.ui.transfer_bar import TransferBar
 from app.ui.undo_bar import UndoBar
 
 _PULSE_MS = 60  # how often the dot of the conversation being answered is drawn anew
@@ -152,6 +153,7 @@ class ConversationList(QWidget):
         self.new_button.setToolTip(tr("Start a new chat ({keys})", keys=keys))
         self.filter_bar = FilterBar(self)
         self.results = SearchResults(self)
+        self.transfer_bar = TransferBar(self)
         self.undo_bar = UndoBar(self)
         self._found_words = QLabel(self)
         self._found_words.setProperty("role", "small")
@@ -195,6 +197,8 @@ class ConversationList(QWidget):
         layout.addStretch(0)
         below = QVBoxLayout()
         below.setContentsMargins(SPACE_S, 0, SPACE_S, SPACE_S)
+        below.setSpacing(SPACE_S)
+        below.addWidget(self.transfer_bar)
         below.addWidget(self.undo_bar)
         layout.addLayout(below)
         self._show_page()

@@ -105,6 +105,8 @@ class ConversationPresenter(QObject):
         controller.search.found.connect(conversations.show_result)
         controller.search.failed.connect(controller.notice_raised)
         controller.trash.changed.connect(self._on_trash_changed)
+        conversations.transfer_bar.cancel_requested.connect(controller.transfer.cancel)
+        controller.transfer.progressed.connect(conversations.transfer_bar.show_progress)
         controller.conversations_changed.connect(self._search_again)
         controller.message_shown.connect(self._on_message_shown)
         self._chat.send_requested.connect(self._on_sending)
