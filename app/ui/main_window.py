@@ -43,10 +43,10 @@ from app.ui.settings_presenter import SettingsPresenter
 from app.ui.severity import Severity
 from app.ui.shortcut_list import all_shortcuts
 from app.ui.shortcut_sheet import ShortcutSheet
-from app.ui.side_panels import SidePanels
+from app.ui.side_panels import LEAST_CHAT, SidePanels
 from app.ui.status_line import StatusLine
 from app.ui.tab_order import ReadingOrder
-from app.ui.text_size import USUAL_PERCENT, next_size
+from app.ui.text_size import USUAL_PERCENT, follow_text_size, next_size, scaled, text_size
 from app.ui.theme import theme_manager
 from engine.notices import Notice
 
@@ -56,7 +56,6 @@ _SIDEBAR_WIDTH = 250
 _SIDEBAR_MIN = 170
 _PANEL_WIDTH = 280
 _PANEL_MIN = 220
-_CHAT_MIN = 400  # lines of some 45 characters; with one panel beside it, the least that the window takes
 
 
 class MainWindow(ReadingOrder, QMainWindow):
@@ -152,14 +151,12 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.setWindowIcon(app_icon())
         self.setMinimumSize(_MIN_SIZE)
         self.conversations = ConversationList(self)
-        self.conversations.setMinimumWidth(_SIDEBAR_MIN)
         self.header = Header(self)
         self.banners = BannerStack(self)
         self.chat = ChatPane(self)
         self.loader = ModelLoader(self)
         self.status = StatusLine(self)
         self.panel = LivePanel(self)
-        self.panel.setMinimumWidth(_PANEL_MIN)
         self.presenter = ChatPresenter(
             self.controller,
             chat=self.chat,
@@ -176,7 +173,6 @@ class MainWindow(ReadingOrder, QMainWindow):
         self._pages.addWidget(self.chat)
         self._pages.addWidget(self.loader)
         right = QWidget(self)
-        right.setMinimumWidth(_CHAT_MIN)
         right.setProperty("role", "surface")
         right.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         column = QVBoxLayout(right)
@@ -194,11 +190,12 @@ class MainWindow(ReadingOrder, QMainWindow):
         self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH - _PANEL_WIDTH])
         self._frame = QMainWindow(self, Qt.WindowType.Widget)  # in which the panel can be moved
         self.dock = LiveDock(self.panel, self._frame)
-        self.dock.setMinimumWidth(_PANEL_MIN)
+        follow_text_size(self, lambda: self._set_least_widths(right))
         self._frame.setCentralWidget(self._splitter)
         self._frame.addDockWidget(Qt.DockWidgetArea.RightDockWidgetArea, self.dock)
         self._frame.resizeDocks([self.dock], [_PANEL_WIDTH], Qt.Orientation.Horizontal)
-        self.sides = SidePanels(right, self.dock, self.conversations)
+        self.sides = SidePanels(self.dock, self.conversations)
+        text_size().changed.connect(self._fit_sides)
         centre = QWidget(self)
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -229,6 +226,16 @@ class MainWindow(ReadingOrder, QMainWindow):
         self._drops = DropTarget(self, in_chat=lambda: not self.showing_models)
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+
+    def _set_least_widths(self, right: QWidget) -> None:
+        """The smallest window has room for one panel beside what is left for the chat."""
+        self.conversations.setMinimumWidth(scaled(_SIDEBAR_MIN))
+        for part in (self.panel, self.dock):
+            part.setMinimumWidth(scaled(_PANEL_MIN))
+        right.setMinimumWidth(min(LEAST_CHAT, _MIN_SIZE.width() - scaled(_PANEL_MIN) - 1))
+
+    def _fit_sides(self) -> None:
+        self.sides.fit(self.width())
 
     def _restore(self) -> None:
         settings = self.controller.settings
@@ -283,8 +290,8 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.panel.look_requested.connect(controller.look_at_slots)
         self.panel.folded_changed.connect(lambda names: controller.update_settings(folded_sections=names))
         self.dock.closed.connect(self._on_dock_closed)
-        self.dock.topLevelChanged.connect(lambda: self.sides.fit(self.width()))
-        self.dock.dockLocationChanged.connect(lambda: self.sides.fit(self.width()))
+        self.dock.topLevelChanged.connect(self._fit_sides)
+        self.dock.dockLocationChanged.connect(self._fit_sides)
         self.panel.watch_changed.connect(controller.watch_engine)
         self.status.context.policy_chosen.connect(self._choose_policy)
 

@@ -289,6 +289,7 @@ class ModelLoader(QWidget):
         self._bird = IconLabel("kestrel", self, size=40)
         self._title = QLabel(tr("Choose a model"), self)
         self._title.setProperty("role", "display")
+        self._title.setWordWrap(True)
         self._explanation = QLabel(
             tr(
                 "Kestrel runs language models on this computer; nothing you write leaves it. "
@@ -348,7 +349,6 @@ class ModelLoader(QWidget):
         self._scroll = QScrollArea(self)
         self._scroll.setWidgetResizable(True)
         self._scroll.setFrameShape(QFrame.Shape.NoFrame)
-        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._scroll.setWidget(page)
         layout = QVBoxLayout(self)

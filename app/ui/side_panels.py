@@ -5,27 +5,31 @@ from __future__ import annotations
 from PySide6.QtWidgets import QWidget
 
 from app.ui.live_dock import LiveDock
+from app.ui.text_size import scaled
 
+LEAST_CHAT = 400  # pixels: lines of some 45 characters
 _LINE = 1  # pixel between two
 
 
 class SidePanels:
     """Where not all panels that are wanted find room, those that were asked for last are shown. The others
-    come back when there is room again, or something else is put away.
+    come back when there is room again, or something else is put away. One that finds no room at all is shown
+    nevertheless where it is asked for, until the window gets another width.
     """
 
-    def __init__(self, chat: QWidget, *panels: QWidget) -> None:
-        """All have their minimum widths. Of the panels, those that matter most come last."""
-        self._chat = chat
+    def __init__(self, *panels: QWidget) -> None:
+        """The panels have their minimum widths. Those that matter most come last."""
         self._panels = panels
         self._wanted: list[QWidget] = []  # what was asked for last comes last
         self._width = 0
+        self._insisted: QWidget | None = None  # asked for, with whatever room there is
 
     def is_wanted(self, panel: QWidget) -> bool:
         """Whether it is shown, or would be if there were room."""
         return panel in self._wanted
 
     def show(self, panel: QWidget) -> None:
+        self._insisted = panel
         self._wanted = [*(other for other in self._wanted if other is not panel), panel]
         self._arrange()
 
@@ -42,15 +46,17 @@ class SidePanels:
 
     def fit(self, width: int) -> None:
         """The window has this width now."""
+        if width != self._width:
+            self._insisted = None
         self._width = width
         self._arrange()
 
     def _arrange(self) -> None:
-        left = self._width - self._chat.minimumWidth()
+        left = self._width - scaled(LEAST_CHAT)
         shown = set()
         for panel in reversed(self._wanted):
             left -= panel.taken_width if isinstance(panel, LiveDock) else panel.minimumWidth() + _LINE
-            if left < 0:
+            if left < 0 and not (panel is self._insisted and not shown):
                 break
             shown.add(panel)
         for panel in self._panels:  # those that go first, so that the chat is never squeezed between
