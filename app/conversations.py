@@ -212,6 +212,7 @@ class ConversationStore:
         """Write conversations of a file, all or none; gives their ids. They stand where their times put
         them. Nothing is written when `on_step` raises.
         """
+        ids: list[str] = []
         with self._changing("saving the imported conversations"):
             for number, conversation in enumerate(conversations):
                 on_step(number)

@@ -67,6 +67,7 @@ _INFOS = frozenset(
         "weights-not-widened",
         "weights-packed",
         "window-unused",
+        "transfer-cancelled",
     }
 )
 _INFO_PREFIXES = ("template-",)  # a rewrite of the messages for the model's template
