@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from PySide6.QtCore import QLocale, QObject, Qt, Signal
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
 from app.language import Language, language
@@ -33,7 +33,13 @@ TEXT_COLUMN_WIDTH = 760  # a line of text longer than this is hard to read
 SCALE_SMALL = 0.9
 SCALE_TITLE = 1.2
 SCALE_DISPLAY = 1.7
-_HAN_FAMILIES = ("Noto Sans CJK SC", "Source Han Sans SC", "Noto Sans SC", "Microsoft YaHei UI", "PingFang SC")
+_HAN_FAMILIES = (
+    "Noto Sans CJK SC",
+    "Source Han Sans SC",
+    "Noto Sans SC",
+    "Microsoft YaHei UI",
+    "PingFang SC",
+)
 _MIN_POINT_SIZE = 10.0  # bare X servers hand out 9 pt, too small for reading
 
 
@@ -238,7 +244,8 @@ def han_families() -> tuple[str, ...]:
 def _interface_font() -> QFont:
     """The system's own, in the size that was chosen."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
-    font.setFamilies([*font.families(), *han_families()])
+    # A general name such as "Sans Serif" would give way to the next family that there is.
+    font.setFamilies([*dict.fromkeys([*font.families(), QFontInfo(font).family()]), *han_families()])
     size = max(_MIN_POINT_SIZE, _point_size(font)) * text_size().percent / USUAL_PERCENT
     if abs(size - font.pointSizeF()) > 0.01:  # else one that follows the system goes on to do so
         font.setPointSizeF(size)

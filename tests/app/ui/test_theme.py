@@ -34,19 +34,27 @@ def _restored_theme(qapp: QApplication):
     theme_manager().apply(ThemeChoice.LIGHT)
 
 
+def _drawn_by(font: QFont, text: str) -> set[str]:
+    layout = QTextLayout(text, font)
+    layout.beginLayout()
+    layout.createLine()
+    layout.endLayout()
+    return {run.rawFont().familyName() for run in layout.glyphRuns()}
+
+
 @pytest.mark.parametrize("font", [lambda: scaled_font(1.0), code_font], ids=["text", "code"])
 def test_chinese_is_drawn_in_chinese_shapes(in_chinese, font: Callable[[], QFont]) -> None:
     theme_manager().apply(ThemeChoice.DARK)
     wanted = [name for name in han_families() if QFontDatabase.hasFamily(name)]
     if not wanted:
         pytest.skip("none of the fonts is installed")
-    layout = QTextLayout("直角 a", font())
-    layout.beginLayout()
-    layout.createLine()
-    layout.endLayout()
-    drawn = {run.rawFont().familyName() for run in layout.glyphRuns()}
-    assert wanted[0] in drawn
-    assert len(drawn) == 2, "Latin letters stay what they are"
+    assert _drawn_by(font(), "直角") == {wanted[0]}
+
+
+def test_latin_letters_are_drawn_by_the_font_of_the_system(in_chinese) -> None:
+    theme_manager().apply(ThemeChoice.DARK)
+    system = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
+    assert _drawn_by(scaled_font(1.0), "Latin") == _drawn_by(system, "Latin")
 
 
 def test_contrast_is_the_one_of_the_standard() -> None:
