@@ -42,6 +42,7 @@ from app.ui.theme import current_theme, han_families, scaled_font
 
 SCALE_READING = 1.06  # a little larger than the interface: this is what is read for long
 LINE_HEIGHT_PERCENT = 138.0
+_FIRST_WIDTH = 640  # pixels, until it is arranged; at Qt's own, 0, each letter would have a line
 _MONOSPACE = ("Cascadia Mono", "SF Mono", "Menlo", "Consolas", "DejaVu Sans Mono")
 
 
@@ -96,6 +97,7 @@ class DocumentView(QTextBrowser):
         # `arrange` sets the width; a resize of the widget lays out nothing.
         mode = QTextBrowser.LineWrapMode
         self.setLineWrapMode(mode.FixedPixelWidth if wraps else mode.NoWrap)
+        self.setLineWrapColumnOrWidth(_FIRST_WIDTH)
         self.document().setDocumentMargin(0)
         self.document().setUndoRedoEnabled(False)
         self.viewport().setAutoFillBackground(False)

@@ -202,6 +202,8 @@ class MessageBody(QWidget):
             piece = TableView(leaf, self)
         else:
             piece = ProseView(self, muted=self._muted)
+            if self._width:
+                piece.arrange(self._width)  # before there is anything to lay out, or it would be done twice
         for document in piece.documents if isinstance(piece, CodeView) else (piece,):
             document.anchorClicked.connect(self.link_activated)
             document.reflowed.connect(lambda: self._on_reflowed(piece))
