@@ -6,6 +6,7 @@ not known its source is drawn in its place; one that can't be read is never such
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from math import ceil
 
@@ -35,6 +36,7 @@ _SIZE = _TEX + 3  # em of the formula, in pixels
 _X_HEIGHT = 0.47  # of the formulas' font, in em: letters are as high in them as in the text around
 _SCALES = (0.95, 1.3)  # of the text's size, at least and at most
 _DISPLAY_SCALE = 1.08
+_POINT_SIZES = (*range(4, 40), *range(40, 400, 6))
 
 
 class FormulaObject(QPyTextObject):
@@ -129,20 +131,18 @@ def _em_of(font: QFont, *, display: bool) -> float:
     return em * (_DISPLAY_SCALE if display else 1.0)
 
 
-@lru_cache(maxsize=256)
-def _descents(family: str) -> tuple[tuple[float, int], ...]:
-    """Point sizes of a font, and the descent in whole pixels that each has; the smallest first."""
+@lru_cache(maxsize=1024)
+def _descent(family: str, size: int) -> int:
+    """In whole pixels, of a font of so many points. The first time that takes Qt half a millisecond."""
     font = QFont(family)
-    found = []
-    for size in (*range(4, 40), *range(40, 400, 6)):
-        font.setPointSizeF(size)
-        found.append((float(size), QFontMetrics(font).descent()))
-    return tuple(found)
+    font.setPointSizeF(size)
+    return QFontMetrics(font).descent()
 
 
 def _point_size_with_descent(char_format: QTextCharFormat, need: int) -> float:
-    sizes = _descents(char_format.font().family())
-    return next((size for size, descent in sizes if descent >= need), sizes[-1][0])
+    family = char_format.font().family()
+    place = bisect_left(_POINT_SIZES, need, key=lambda size: _descent(family, size))
+    return float(_POINT_SIZES[min(place, len(_POINT_SIZES) - 1)])
 
 
 def _measure(
