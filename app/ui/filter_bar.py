@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QMenu, QToolButton, QVBoxL
 
 from app.language import tr
 from app.search_text import terms_of
+from app.ui.composition import Composition
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_label
@@ -68,6 +69,7 @@ class FilterBar(QWidget):
         self._timer.timeout.connect(self._ask)
         self.field.textChanged.connect(self._on_text_changed)
         self.chip.clicked.connect(lambda: self.tag_chosen.emit(""))
+        self._composition = Composition(self.field)
         self.field.installEventFilter(self)
         theme_manager().changed.connect(self._paint_icons)
         self._paint_icons(current_theme())
@@ -120,6 +122,8 @@ class FilterBar(QWidget):
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if watched is self.field and isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
+            if self._composition.owns_keys:
+                return False  # it chooses or ends a word
             match event.key():
                 case Qt.Key.Key_Escape if self.field.text():
                     self.field.clear()

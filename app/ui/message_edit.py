@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from time import perf_counter
-
 from PySide6.QtCore import QMimeData, QSize, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
     QFontMetricsF,
-    QInputMethodEvent,
     QKeyEvent,
     QPalette,
     QResizeEvent,
@@ -17,13 +14,11 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QSizePolicy, QWidget
 
 from app.language import tr
+from app.ui.composition import Composition
 from app.ui.document_view import reading_font
 from app.ui.theme import current_theme
 
 MAX_LINES = 10
-# The key that commits a word can reach the editor just after the word. Nobody presses Enter anew that
-# quickly without letting go of a key first.
-_SAME_KEY_SECONDS = 0.05
 LONG_CHARACTERS = 20_000
 LONG_LINES = 400
 _PADDING = 6  # pixels above and below the text
@@ -42,8 +37,7 @@ class MessageEdit(QPlainTextEdit):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._composing = False
-        self._committed_at: float | None = None  # until a key is let go
+        self._composition = Composition(self)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setTabChangesFocus(True)
         self.setAccessibleName(tr("Message"))
@@ -76,7 +70,7 @@ class MessageEdit(QPlainTextEdit):
     @property
     def composing(self) -> bool:
         """An input method is at work on a word."""
-        return self._composing
+        return self._composition.active
 
     def move_to_end(self) -> None:
         self.moveCursor(QTextCursor.MoveOperation.End)
@@ -111,44 +105,30 @@ class MessageEdit(QPlainTextEdit):
 
     def _enter_sends(self, event: QKeyEvent) -> bool:
         """Whether an Enter is the person's own, not the one that ends a word of an input method."""
-        if self._composing or event.isAutoRepeat():
-            return False
-        return self._committed_at is None or perf_counter() - self._committed_at > _SAME_KEY_SECONDS
+        return not self._composition.owns_keys and not event.isAutoRepeat()
 
     # Qt overrides
-
-    def inputMethodEvent(self, event: QInputMethodEvent) -> None:
-        super().inputMethodEvent(event)
-        self._composing = bool(event.preeditString())
-        if event.commitString():
-            self._committed_at = perf_counter()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             if event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
-                if not self._composing:
+                if not self.composing:
                     self.textCursor().insertBlock()
                     self.ensureCursorVisible()
             elif self._enter_sends(event):
                 self.send_pressed.emit()
             event.accept()
             return
-        if event.key() == Qt.Key.Key_Escape and self._composing:
+        if event.key() == Qt.Key.Key_Escape and self.composing:
             event.accept()  # it is the input method's
             return
         super().keyPressEvent(event)
-
-    def keyReleaseEvent(self, event: QKeyEvent) -> None:
-        if not event.isAutoRepeat():
-            self._committed_at = None
-        super().keyReleaseEvent(event)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)
         self.focus_changed.emit()
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
-        self._composing = False  # Qt commits or drops the word when the focus leaves
         super().focusOutEvent(event)
         self.focus_changed.emit()
 

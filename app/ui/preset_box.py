@@ -13,6 +13,7 @@ from app.language import mark, tr, translated
 from app.presets import Preset, named, preset_of, renamed, with_preset, without
 from app.ui import dialogs
 from app.ui.choice_box import ChoiceBox
+from app.ui.composition import Composition
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.text_size import follow_text_size, scaled
@@ -39,6 +40,7 @@ class PresetBox(QWidget):
         self.chooser.setAccessibleName(tr("Preset of instructions"))
         self.chooser.setToolTip(tr("Instructions that you keep for any chat"))
         self.text = QPlainTextEdit(self)
+        Composition(self.text)
         self.text.setTabChangesFocus(True)
         self.text.setAccessibleName(tr("Instructions"))
         self.text.setToolTip(tr("The model reads this before the conversation (its system prompt)"))

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QGridLayout, QLabel, QLineEdit, QPlainTextEdit, QV
 
 from app.chat_sampling import MAX_STOP_LENGTH, MAX_STOPS, RANGES, SamplingChoice
 from app.language import mark, tr
+from app.ui.composition import Composition
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.text_size import follow_text_size, scaled
@@ -194,6 +195,7 @@ class _StopEdit(QPlainTextEdit):
         self.setAccessibleName(tr("Stop strings, one a line"))
         self.setToolTip(tr("An answer ends where one of these would come. \\n stands for the end of a line."))
         self.setPlaceholderText(tr("none"))
+        Composition(self)
         set_role(self, "field")
         follow_text_size(self, self._fit)
 

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.language import tr
+from app.ui.composition import Composition
 from app.ui.key_caps import KeyCaps
 from app.ui.push_button import PushButton
 from app.ui.shortcut_list import Shortcut, ShortcutGroup
@@ -71,6 +72,7 @@ class ShortcutSheet(ReadingOrder, QDialog):
         self._groups: list[tuple[QWidget, list[ShortcutRow]]] = []
         self._scroll = QScrollArea(self)
         self._build(shortcuts)
+        self._composition = Composition(self.search)
         self.search.textChanged.connect(self._filter)
         self.close_button.clicked.connect(self.accept)
         self.search.setFocus()
@@ -167,6 +169,8 @@ class ShortcutSheet(ReadingOrder, QDialog):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             event.accept()  # a search is done while it is typed
+        elif event.key() == Qt.Key.Key_Escape and self._composition.owns_keys:
+            event.accept()  # it gives up a word
         elif event.key() == Qt.Key.Key_Escape and self.search.text():
             self.search.clear()
         elif (lines := _SCROLLED_BY.get(event.key())) is not None:

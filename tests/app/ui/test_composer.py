@@ -8,7 +8,7 @@ from PySide6.QtGui import QGuiApplication, QInputMethodEvent, QKeyEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QApplication
 
-from app.ui import message_edit
+from app.ui import composition
 from app.ui.composer import Composer
 from app.ui.message_edit import LONG_CHARACTERS, LONG_LINES, MAX_LINES
 
@@ -138,7 +138,7 @@ def test_an_enter_some_time_after_a_commit_sends_though_no_key_was_seen_to_go_up
 ) -> None:
     """An input method may keep the release of its key to itself."""
     now = 100.0
-    monkeypatch.setattr(message_edit, "perf_counter", lambda: now)
+    monkeypatch.setattr(composition, "perf_counter", lambda: now)
     preedit(composer, "nihao")
     commit(composer, "你好")
     now += 0.2
