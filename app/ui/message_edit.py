@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from PySide6.QtCore import QMimeData, QSize, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
-    QFontMetricsF,
+    QInputMethodEvent,
     QKeyEvent,
     QPalette,
     QResizeEvent,
     QTextCursor,
+    QTextLayout,
 )
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QSizePolicy, QWidget
 
@@ -88,20 +91,33 @@ class MessageEdit(QPlainTextEdit):
         self._fit_height()
 
     def _fit_height(self, _size: object = None) -> None:
-        """As high as the text, from one line to MAX_LINES; counts no further than that."""
-        lines = 0
+        """As high as the text, from one line to MAX_LINES; counts no further than that. A line of Chinese is
+        higher than the font says, which another one stands in for.
+        """
+        lines, text_height = 0, 0.0
         block = self.document().firstBlock()
         while block.isValid() and lines < MAX_LINES:
             self.document().documentLayout().blockBoundingRect(block)  # lays the block out if it is not yet
-            lines += max(1, block.layout().lineCount())
+            layout = block.layout()
+            counted = min(layout.lineCount(), MAX_LINES - lines)
+            text_height += sum(layout.lineAt(line).height() for line in range(counted))
+            lines += max(1, layout.lineCount())
             block = block.next()
-        lines = min(MAX_LINES, max(1, lines))
-        height = round(lines * QFontMetricsF(self.font()).lineSpacing()) + 2 * _PADDING
+        if self.document().isEmpty():
+            text_height = max(text_height, self._placeholder_height())
+        height = ceil(text_height) + 2 * _PADDING
         if height != self.height() or height != self.minimumHeight():
             self.setFixedHeight(height)
         full = block.isValid()
         policy = Qt.ScrollBarPolicy.ScrollBarAsNeeded if full else Qt.ScrollBarPolicy.ScrollBarAlwaysOff
         self.setVerticalScrollBarPolicy(policy)
+
+    def _placeholder_height(self) -> float:
+        layout = QTextLayout(self.placeholderText() or " ", self.font())
+        layout.beginLayout()
+        line = layout.createLine()
+        layout.endLayout()
+        return line.height()
 
     def _enter_sends(self, event: QKeyEvent) -> bool:
         """Whether an Enter is the person's own, not the one that ends a word of an input method."""
@@ -143,6 +159,10 @@ class MessageEdit(QPlainTextEdit):
         else:
             self.insertPlainText(text)
             self.ensureCursorVisible()
+
+    def inputMethodEvent(self, event: QInputMethodEvent) -> None:
+        super().inputMethodEvent(event)
+        self._fit_height()  # a word that is being composed has its lines already, but is no text yet
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QAbstractButton, QApplication
 
 from app.ui import composition
 from app.ui.composer import Composer
-from app.ui.message_edit import LONG_CHARACTERS, LONG_LINES, MAX_LINES
+from app.ui.message_edit import LONG_CHARACTERS, LONG_LINES, MAX_LINES, MessageEdit
 
 ENTERS = [Qt.Key.Key_Return, Qt.Key.Key_Enter]
 
@@ -218,6 +218,32 @@ def test_it_grows_from_one_line_to_ten_and_back(composer: Composer) -> None:
     assert heights[3] == heights[4] == heights[5]
     composer.set_text("")
     assert composer.edit.height() == heights[0]
+
+
+def lines_height(edit: MessageEdit) -> float:
+    layout = edit.document().documentLayout()
+    block, height = edit.document().begin(), 0.0
+    while block.isValid():
+        height += layout.blockBoundingRect(block).height()
+        block = block.next()
+    return height
+
+
+@pytest.mark.parametrize("text", ["Words", "输入消息", "ที่นี่", "Words\n输入\nWords"])
+def test_no_line_is_cut_off_whatever_its_script(composer: Composer, text: str) -> None:
+    composer.set_text(text)
+    assert composer.edit.viewport().height() >= lines_height(composer.edit)
+    composer.set_text("")
+    composer.edit.setPlaceholderText(text.split("\n")[0])
+    composer.set_text(text.split("\n")[0])
+    written = composer.edit.height()
+    composer.set_text("")
+    assert composer.edit.height() == written, "the words that stand in for a message are as high"
+
+
+def test_a_word_that_is_being_composed_is_not_cut_off(composer: Composer) -> None:
+    preedit(composer, "输入消息")
+    assert composer.edit.viewport().height() >= lines_height(composer.edit)
 
 
 def test_a_line_that_wraps_counts_as_lines(composer: Composer) -> None:
