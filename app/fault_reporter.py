@@ -100,26 +100,27 @@ class FaultReporter(QObject):
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, trace)
             return
-        self._report("unexpected fault", kind, error, trace)
+        self._report(kind, error, trace, logged="unexpected fault")
 
     def _on_thread_exception(self, args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "unknown"
         error = args.exc_value or args.exc_type()
-        self._report(f"unexpected fault in thread {name}", args.exc_type, error, args.exc_traceback)
+        self._report(args.exc_type, error, args.exc_traceback, logged=f"unexpected fault in thread {name}")
 
     def _on_unraisable(self, args: sys.UnraisableHookArgs) -> None:
         error = args.exc_value or args.exc_type()
-        self._report(args.err_msg or "unraisable fault", args.exc_type, error, args.exc_traceback)
+        self._report(args.exc_type, error, args.exc_traceback, logged=args.err_msg or "unraisable fault")
 
     def _report(
         self,
-        doing: str,
         kind: type[BaseException],
         error: BaseException,
         trace: TracebackType | None,
+        *,
+        logged: str,
     ) -> None:
-        """On any thread."""
-        log.error(doing, exc_info=(kind, error, trace))
+        """On any thread. logged: the line of the log above the traceback."""
+        log.error(logged, exc_info=(kind, error, trace))
         details = "".join(traceback.format_exception(kind, error, trace))
         notice = Notice(
             "fault",

@@ -40,13 +40,10 @@ _UNSAID_CALLS = {
     "ArgumentParser",
     "compile",
     "getLogger",
-    "debug",
-    "info",
-    "warning",
-    "exception",
     "log",
     "cast",
 }
+_ONLY_PLACES = re.compile(r"(\{\d+\}| )*")
 _CODE = re.compile(
     r"\\|%\(|\{%|#define|#include|^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH|PRAGMA)\b"
     r"|\b(SELECT|FROM|WHERE|UNION|AND|ORDER BY)\b|\? |^\s*id, |\bMono$"
@@ -170,31 +167,56 @@ def _sentences_of(path: Path, root: Path) -> Iterator[Found]:
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     place = path.relative_to(root).as_posix()
     for node in ast.walk(tree):
-        text = _template(node)
-        if text is None or isinstance(parents.get(node), ast.Expr | ast.JoinedStr | ast.FormattedValue):
+        template = _template(node)
+        if template is None or isinstance(parents.get(node), ast.Expr | ast.JoinedStr | ast.FormattedValue):
             continue
-        text, notes = text
-        surroundings = _calls_around(node, parents)
-        if surroundings & (_UNSAID_CALLS | {"tr", "tr_n", "mark", "assert"}):
-            continue
-        if place.startswith("engine/") and "ValueError" in surroundings:  # people are told EngineErrors there
-            continue
-        if _is_key(node, parents) or text.count("\n") > 1:
-            continue
-        said = any(_RECORDS.search(name) for name in surroundings)
-        words = re.sub(r"\{\d+\}", "", text)
-        is_prose = " " in words.strip() and re.search("[a-z]", words)
-        is_prose = is_prose or (place == _WORDING and notes and re.search("[a-z]{3}", words))
-        around = parents.get(node)
-        is_doing = isinstance(around, ast.keyword) and around.arg == "doing"  # of what a failure is told by
-        is_marked = is_doing or _WORD in surroundings
-        if (is_prose or is_marked or (said and notes and " " in text)) and not _CODE.search(text):
+        text, notes = template
+        calls = _calls_around(node, parents)
+        if not _is_code(node, text, calls, parents, place=place) and (
+            _is_prose(text, place=place)
+            or _is_doing(node, parents)
+            or _WORD in calls
+            or (notes and " " in text and any(map(_RECORDS.search, calls)))
+        ):
             yield Found(text, place, notes=notes)
 
 
-def _is_key(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+def _is_code(
+    node: ast.AST, text: str, calls: set[str], parents: dict[ast.AST, ast.AST], *, place: str
+) -> bool:
+    """Whether nobody is told the text as it stands there, or another catalogue has it."""
     around = parents.get(node)
-    return isinstance(around, ast.Dict) and node in around.keys
+    return (
+        bool(calls & (_UNSAID_CALLS | {"tr", "tr_n", "mark", "assert"}))
+        or (place.startswith("engine/") and "ValueError" in calls)  # people are told EngineErrors there
+        or (isinstance(around, ast.Dict) and node in around.keys)
+        or isinstance(around, ast.Compare)
+        or _is_logged(node, parents)
+        or text.count("\n") > 1
+        or _CODE.search(text) is not None
+        or _ONLY_PLACES.fullmatch(text) is not None
+    )
+
+
+def _is_prose(text: str, *, place: str) -> bool:
+    words = re.sub(r"\{\d+\}", "", text)
+    if place == _WORDING and words != text:
+        return re.search("[a-z]{3}", words) is not None
+    return " " in words.strip() and re.search("[a-z]", words) is not None
+
+
+def _is_logged(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Of what a log is told by way of a function: logged=… or "unexpected fault"."""
+    around = parents.get(node)
+    if isinstance(around, ast.BoolOp):
+        around = parents.get(around)
+    return isinstance(around, ast.keyword) and around.arg == "logged"
+
+
+def _is_doing(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Of what a failure is told by: doing="loading"."""
+    around = parents.get(node)
+    return isinstance(around, ast.keyword) and around.arg == "doing"
 
 
 def _template(node: ast.AST) -> tuple[str, str] | None:
@@ -219,14 +241,23 @@ def _calls_around(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> set[str]:
     names = set()
     while (parent := parents.get(node)) is not None and not isinstance(parent, ast.Module):
         if isinstance(parent, ast.Call) and node is not parent.func:
-            function = parent.func
-            names.add(function.id if isinstance(function, ast.Name) else getattr(function, "attr", ""))
+            names.add(_called(parent.func))
         if isinstance(parent, ast.Assert):
             names.add("assert")
         if isinstance(parent, ast.stmt):
             break
         node = parent
     return names
+
+
+def _called(function: ast.expr) -> str:
+    """The name of a function or a method; "log" for whatever a log is told."""
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute):
+        owner = function.value
+        return "log" if isinstance(owner, ast.Name) and owner.id == "log" else function.attr
+    return ""
 
 
 def _update_file(path: Path, found: list[Found], *, language: str) -> None:
