@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QMessageBox, QPushButton, QWidget
+from PySide6.QtWidgets import QLabel, QMessageBox, QPushButton, QWidget
 
 from app.language import tr
 from app.ui.style_sheet import set_role
+from app.ui.text_size import scaled
 from engine.version import VERSION
 
 _WEB_SCHEMES = ("http", "https")
 _MAX_SHOWN_ADDRESS = 300  # characters
+_EXPLANATION_WIDTH = 320  # pixels, at the least
 
 
 def ask(
@@ -97,6 +99,9 @@ def _box(parent: QWidget, text: str, informative: str) -> QMessageBox:
     box.setTextFormat(Qt.TextFormat.PlainText)  # titles and addresses are not markup
     box.setText(text)
     box.setInformativeText(informative)
+    explanation = box.findChild(QLabel, "qt_msgbox_informativelabel")
+    if explanation is not None:  # Qt makes it as narrow as lines break, which Chinese does anywhere
+        explanation.setMinimumWidth(scaled(_EXPLANATION_WIDTH))
     return box
 
 
