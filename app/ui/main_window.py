@@ -116,7 +116,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         """Another window is about to take this one's place; the program goes on."""
         self._closed = True
         self._keep_layout()
-        self._end_dialogs()
+        self.close_dialogs()
         edit = self.chat.composer
         if edit.edited_id:
             self._left_edit = (edit.edited_id, edit.text)
@@ -194,7 +194,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         self._frame.setCentralWidget(self._splitter)
         self._frame.addDockWidget(Qt.DockWidgetArea.RightDockWidgetArea, self.dock)
         self._frame.resizeDocks([self.dock], [_PANEL_WIDTH], Qt.Orientation.Horizontal)
-        self.sides = SidePanels(self.dock, self.conversations)
+        self.sides = SidePanels(self.dock, self.conversations, grow=self._grow_to)
         text_size().changed.connect(self._fit_sides)
         centre = QWidget(self)
         layout = QVBoxLayout(centre)
@@ -229,10 +229,15 @@ class MainWindow(ReadingOrder, QMainWindow):
 
     def _set_least_widths(self, right: QWidget) -> None:
         """The smallest window has room for one panel beside what is left for the chat."""
-        self.conversations.setMinimumWidth(scaled(_SIDEBAR_MIN))
+        self.conversations.setMinimumWidth(min(scaled(_SIDEBAR_MIN), _MIN_SIZE.width() // 2))
+        panel = min(scaled(_PANEL_MIN), _MIN_SIZE.width() // 2)
         for part in (self.panel, self.dock):
-            part.setMinimumWidth(scaled(_PANEL_MIN))
-        right.setMinimumWidth(min(LEAST_CHAT, _MIN_SIZE.width() - scaled(_PANEL_MIN) - 1))
+            part.setMinimumWidth(panel)
+        right.setMinimumWidth(min(LEAST_CHAT, _MIN_SIZE.width() - panel - 1))
+
+    def _grow_to(self, width: int) -> None:
+        if not self.isMaximized() and not self.isFullScreen():
+            self.resize(min(width, self.screen().availableSize().width()), self.height())
 
     def _fit_sides(self) -> None:
         self.sides.fit(self.width())
@@ -514,7 +519,7 @@ class MainWindow(ReadingOrder, QMainWindow):
             self._closed = True
             self._keep_layout()
             self.hide()  # what follows may take a moment
-            self._end_dialogs()
+            self.close_dialogs()
             self.conversations.set_answering(None)
             self.conversation_presenter.keep_draft()
             self.closed_cleanly = self.controller.shutdown()
@@ -530,7 +535,7 @@ class MainWindow(ReadingOrder, QMainWindow):
             dock_state_base64=_as_text(self._frame.saveState()),
         )
 
-    def _end_dialogs(self) -> None:
+    def close_dialogs(self) -> None:
         """A question that stands open would outlive the window."""
         for dialog in self.findChildren(QDialog):
             dialog.close()
