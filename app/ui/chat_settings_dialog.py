@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.chat_sampling import SamplingChoice, chat_sampling
 from app.chat_settings import ChatSettings
@@ -17,6 +17,7 @@ from app.language import mark, tr
 from app.presets import Preset
 from app.ui.choice_box import TickBox
 from app.ui.elided_label import ElidedLabel
+from app.ui.fitted_scroll import FittedScroll
 from app.ui.preset_box import PresetBox
 from app.ui.sampling_panel import SamplingPanel
 from app.ui.style_sheet import set_role
@@ -99,8 +100,9 @@ class ChatSettingsDialog(ReadingOrder, QDialog):
         self.buttons.addButton(QDialogButtonBox.StandardButton.Cancel)
         set_role(self.save_button, "primary")
         self.save_button.setDefault(True)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_XL, SPACE_L, SPACE_XL, SPACE_L)
+        content = QWidget(self)
+        column = QVBoxLayout(content)
+        column.setContentsMargins(SPACE_XL, SPACE_L, SPACE_XL, 0)
         column.setSpacing(SPACE_M)
         column.addWidget(title)
         column.addWidget(explanation)
@@ -110,8 +112,15 @@ class ChatSettingsDialog(ReadingOrder, QDialog):
         column.addWidget(self.about_grey)
         column.addWidget(self.sampling)
         column.addWidget(self.remember)
-        column.addWidget(self.buttons)
-        column.setSizeConstraint(QVBoxLayout.SizeConstraint.SetFixedSize)  # as high as what it says now
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, SPACE_L)
+        whole.setSpacing(SPACE_M)
+        whole.addWidget(FittedScroll(content, self, as_wide=True))
+        bottom = QHBoxLayout()
+        bottom.setContentsMargins(SPACE_XL, 0, SPACE_XL, 0)
+        bottom.addWidget(self.buttons)
+        whole.addLayout(bottom)
+        whole.setSizeConstraint(QVBoxLayout.SizeConstraint.SetFixedSize)  # as high as what it says now
         follow_text_size(self, lambda: explanation.setFixedWidth(scaled(_WIDTH - 2 * SPACE_XL)))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.language import mark, tr
 from app.ui.icon_label import IconLabel
 from app.ui.style_sheet import set_role
-from app.ui.theme import SPACE_M, SPACE_S
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S
 
 _ICON = 44  # pixels
 _READY = (
@@ -30,6 +31,7 @@ class EmptyChat(QWidget):
         set_role(self._title, "title")
         set_role(self._text, "muted")
         column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_L, SPACE_S, SPACE_L, SPACE_S)
         column.setSpacing(SPACE_S)
         column.addStretch(5)
         column.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignHCenter)
@@ -53,4 +55,17 @@ class EmptyChat(QWidget):
         self.apply_theme()
 
     def apply_theme(self) -> None:
+        self._fit()
         self._icon.set_icon("chat" if self._ready else "model", "text_muted")
+
+    def _fit(self) -> None:
+        """The words come first where there is little room."""
+        width = self.width() - 2 * SPACE_L
+        words = sum(label.heightForWidth(width) for label in (self._title, self._text))
+        self._icon.setVisible(words + self._icon.height() + 6 * SPACE_S <= self.height())
+
+    # Qt overrides
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()

@@ -57,11 +57,15 @@ class ModelChip(PushButton):
         self._dress()
 
     def _fit_text(self) -> None:
-        """Shortens the model's name, never the words around it."""
+        """Shortens the model's name, and the words around it only where there is no room for them alone."""
         before, name, after, _ = self._words
         metrics = self.fontMetrics()
         room = self.width() - self._room_beside_text() - metrics.horizontalAdvance(before + after)
-        set_label(self, f"{before}{metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, room)}{after}")
+        text = f"{before}{metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, room)}{after}"
+        if room < 0:
+            room += metrics.horizontalAdvance(before + after)
+            text = metrics.elidedText(text, Qt.TextElideMode.ElideRight, room)
+        set_label(self, text)
 
     def _room_beside_text(self) -> int:
         return super().sizeHint().width() - self.fontMetrics().horizontalAdvance(self.text()) + 2

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, QModelIndex, QObject, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QModelIndex, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QListView,
     QScrollArea,
-    QSizePolicy,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -24,6 +23,7 @@ from app.language import mark, tr
 from app.ui.card_memory import CardMemory
 from app.ui.device_words import device_words
 from app.ui.facts import NOTHING, Facts
+from app.ui.fitted_scroll import FittedScroll
 from app.ui.metrics_words import (
     copies_in_words,
     layers_in_words,
@@ -236,7 +236,7 @@ class LivePanel(QWidget):
             column.addWidget(section)
             section.heading.clicked.connect(self._tell_folded)
         column.addStretch(1)
-        scroll = _FittedScroll(self._facts, self)
+        scroll = FittedScroll(self._facts, self)
         scroll.setAccessibleName(tr("Answer, memory and model"))
         set_role(scroll, "focusable")
         return scroll
@@ -331,35 +331,6 @@ class LivePanel(QWidget):
         super().hideEvent(event)
         self.watch_changed.emit(False)
         self._timer.stop()
-
-
-class _FittedScroll(QScrollArea):
-    """As high as what is in it, where there is room."""
-
-    def __init__(self, content: QWidget, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWidgetResizable(True)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
-        self.setWidget(content)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.verticalScrollBar().rangeChanged.connect(self._take_focus_to_scroll)
-
-    def _take_focus_to_scroll(self, _least: int, most: int) -> None:
-        """Only where there is something to scroll, so that nobody tabs to it in vain."""
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus if most > 0 else Qt.FocusPolicy.NoFocus)
-
-    # Qt overrides
-
-    def sizeHint(self) -> QSize:
-        frame = 2 * self.frameWidth()
-        return QSize(super().sizeHint().width(), self.widget().sizeHint().height() + frame)
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.LayoutRequest:
-            self.updateGeometry()
-        return super().eventFilter(watched, event)
 
 
 def _model_facts(summary: ModelSummary | None) -> dict[str, str]:

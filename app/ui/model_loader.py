@@ -217,7 +217,12 @@ class ModelLoader(QWidget):
 
     def _reveal_card(self) -> None:
         """Scrolls to the card once it has its new size."""
-        QTimer.singleShot(0, self.card, lambda: self._scroll.ensureWidgetVisible(self.card, 0, SPACE_L))
+
+        def reveal() -> None:
+            self._scroll.ensureWidgetVisible(self.card, 0, SPACE_L)
+            self._scroll.horizontalScrollBar().setValue(0)  # a line begins at the left
+
+        QTimer.singleShot(0, self.card, reveal)
 
     def _dress_choice(self) -> None:
         """One button calls for a click at a time: choosing, until a card with its own button is there."""

@@ -29,7 +29,7 @@ from app.ui.push_button import PushButton
 from app.ui.severity import severity_of
 from app.ui.style_sheet import set_role
 from app.ui.tab_order import ReadingOrder
-from app.ui.text_size import follow_text_size, scaled
+from app.ui.text_size import follow_text_size, resize_with_text, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, current_theme
 
 _SIZE = QSize(620, 460)
@@ -51,7 +51,7 @@ class NoticeList(ReadingOrder, QDialog):
         super().__init__(parent)
         self.setWindowTitle(tr("Past notices"))
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        self.resize(_SIZE)
+        resize_with_text(self, _SIZE)
         self._past: tuple[PastNotice, ...] = ()
         self._report = report
         self._build()

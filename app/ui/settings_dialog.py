@@ -33,7 +33,7 @@ from app.ui.setting_rows import FolderRow, SettingRow
 from app.ui.settings_sections import FOLDER_FIELDS, Section, SettingsSections
 from app.ui.style_sheet import set_role
 from app.ui.tab_order import ReadingOrder
-from app.ui.text_size import follow_text_size, scaled
+from app.ui.text_size import follow_text_size, resize_with_text, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 
 _SIZE = QSize(760, 560)
@@ -65,7 +65,7 @@ class SettingsDialog(ReadingOrder, QDialog):
         self._connect_signals()
         self.show_settings(settings, folders)
         self.list.setCurrentRow(0)
-        self.resize(_SIZE)
+        resize_with_text(self, _SIZE)
         self.search.setFocus()
 
     def show_settings(self, settings: Settings, folders: Folders) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from PySide6.QtWidgets import QWidget
 
 from app.ui.live_dock import LiveDock
@@ -17,8 +19,11 @@ class SidePanels:
     nevertheless where it is asked for, until the window gets another width.
     """
 
-    def __init__(self, *panels: QWidget) -> None:
-        """The panels have their minimum widths. Those that matter most come last."""
+    def __init__(self, *panels: QWidget, grow: Callable[[int], None]) -> None:
+        """The panels have their minimum widths. Those that matter most come last. grow: makes the window as
+        wide as that, if it can; `fit` then says how wide it is.
+        """
+        self._grow = grow
         self._panels = panels
         self._wanted: list[QWidget] = []  # what was asked for last comes last
         self._width = 0
@@ -53,14 +58,18 @@ class SidePanels:
 
     def _arrange(self) -> None:
         left = self._width - scaled(LEAST_CHAT)
+        lacking = 0
         shown = set()
         for panel in reversed(self._wanted):
             left -= panel.taken_width if isinstance(panel, LiveDock) else panel.minimumWidth() + _LINE
-            if left < 0 and not (panel is self._insisted and not shown):
+            if left < 0 and (shown or panel is not self._insisted):
                 break
+            lacking = max(0, -left)
             shown.add(panel)
         for panel in self._panels:  # those that go first, so that the chat is never squeezed between
             if panel not in shown:
                 panel.hide()
         for panel in shown:
             panel.show()
+        if lacking and self._width:
+            self._grow(self._width + lacking)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QSize, Signal
-from PySide6.QtWidgets import QAbstractButton
+from PySide6.QtWidgets import QAbstractButton, QWidget
 
 from app.settings import TEXT_SIZES
 
 USUAL_PERCENT = 100
+_FRAME = QSize(20, 60)  # pixels that a window's title and border may take
 
 
 class TextSize(QObject):
@@ -59,6 +60,16 @@ def follow_text_size(owner: QObject, fit: Callable[[], object]) -> None:
     """Calls `fit` now, and again after each change of the size of text, as long as `owner` is there."""
     fit()
     _Follower(owner, fit)
+
+
+def resize_with_text(window: QWidget, usual: QSize) -> None:
+    """Gives a window its size, larger or smaller by what text is, but no larger than its screen."""
+
+    def fit() -> None:
+        room = window.screen().availableSize() - _FRAME
+        window.resize(QSize(scaled(usual.width()), scaled(usual.height())).boundedTo(room))
+
+    follow_text_size(window, fit)
 
 
 def set_icon_size(button: QAbstractButton, pixels: int) -> None:
