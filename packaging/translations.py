@@ -46,7 +46,7 @@ _UNSAID_CALLS = {
 _ONLY_PLACES = re.compile(r"(\{\d+\}| )*")
 _CODE = re.compile(
     r"\\|%\(|\{%|#define|#include|^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH|PRAGMA)\b"
-    r"|\b(SELECT|FROM|WHERE|UNION|AND|ORDER BY)\b|\? |^\s*id, |\bMono$"
+    r"|\b(SELECT|FROM|WHERE|UNION|AND|ORDER BY)\b|\? |^\s*id, |\b(Mono|SC|YaHei UI)$"
 )
 
 

@@ -6,6 +6,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import QToolButton, QWidget
 
+from app.language import tr
 from app.ui.icons import icon
 from app.ui.text_size import follow_text_size, set_icon_size
 from app.ui.theme import current_theme
@@ -37,7 +38,7 @@ class ShyButton(QToolButton):
 
     def set_name(self, name: str) -> None:
         self.setAccessibleName(name)
-        self.setToolTip(f"{name} ({self._keys})" if self._keys else name)
+        self.setToolTip(tr("{name} ({keys})", name=name, keys=self._keys) if self._keys else name)
 
     def apply_theme(self) -> None:
         self.setIcon(icon(self._image, current_theme().text_muted))
