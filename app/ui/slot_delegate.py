@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QRect, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetrics, QPainter
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from app.ui.slot_model import DETAIL_ROLE, PLACE_ROLE, SLOT_ROLE, Index
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, current_theme, mixed, scaled_font
 
 _PADDING = 6
-_DETAILS = 2  # lines below the title
 _INKS = {"pool": "success", "ram": "accent", "disk": "text_muted", "fallback": "warning"}
 
 
@@ -29,7 +28,7 @@ class SlotDelegate(QStyledItemDelegate):
         small = scaled_font(SCALE_SMALL)
         place = str(index.data(PLACE_ROLE))
         place_width = QFontMetrics(small).horizontalAdvance(place) + SPACE_M
-        line = QFontMetrics(QApplication.font()).height()
+        line = _height(QApplication.font(), str(index.data()))
         first = QRect(area.left(), area.top(), area.width(), line)
         painter.setFont(QApplication.font())
         painter.setPen(QColor(theme.text))
@@ -38,17 +37,26 @@ class SlotDelegate(QStyledItemDelegate):
         painter.setPen(theme.color(_INKS[index.data(SLOT_ROLE).place]))
         painter.drawText(first, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, place)
         painter.setPen(QColor(theme.text_muted))
-        top, height = first.bottom() + SPACE_XS, QFontMetrics(small).height()
-        for number, words in enumerate(index.data(DETAIL_ROLE)):
-            self._draw(painter, QRect(area.left(), top + number * height, area.width(), height), words)
+        top = first.bottom() + SPACE_XS
+        for words in index.data(DETAIL_ROLE):
+            height = _height(small, words)
+            self._draw(painter, QRect(area.left(), top, area.width(), height), words)
+            top += height
         painter.restore()
 
-    def sizeHint(self, _option: QStyleOptionViewItem, _index: Index) -> QSize:
-        small = QFontMetrics(scaled_font(SCALE_SMALL)).height()
-        lines = QFontMetrics(QApplication.font()).height() + _DETAILS * small
+    def sizeHint(self, _option: QStyleOptionViewItem, index: Index) -> QSize:
+        small = scaled_font(SCALE_SMALL)
+        lines = _height(QApplication.font(), str(index.data()))
+        lines += sum(_height(small, words) for words in index.data(DETAIL_ROLE))
         return QSize(120, lines + SPACE_XS + 2 * _PADDING + 2)
 
     @staticmethod
     def _draw(painter: QPainter, area: QRect, words: str) -> None:
         shown = painter.fontMetrics().elidedText(words, Qt.TextElideMode.ElideRight, area.width())
         painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def _height(font: QFont, words: str) -> int:
+    """Of a line: letters that another font stands in for may be higher than this one says."""
+    metrics = QFontMetrics(font)
+    return max(metrics.height(), metrics.size(Qt.TextFlag.TextSingleLine, words).height())
