@@ -71,6 +71,11 @@ class AttachmentDraft(QObject):
         return tuple(item.attachment for item in self.items if item.attachment is not None)
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        """Names of those that are still being read."""
+        return tuple(item.name for item in self.items if item.state is DraftState.READING)
+
+    @property
     def busy(self) -> bool:
         """Something is still being read."""
         return any(item.state is DraftState.READING for item in self.items)
@@ -107,9 +112,13 @@ class AttachmentDraft(QObject):
         self.changed.emit()
         self._count_items()
 
-    def put_attachments(self, attachments: Sequence[Attachment]) -> None:
-        """As `put`, with files that were read before."""
-        self.put([DraftItem(next(self._ids), one.name, DraftState.READY, one) for one in attachments])
+    def put_attachments(self, attachments: Sequence[Attachment], missing: Sequence[str] = ()) -> None:
+        """As `put`, with files that were read before. missing: names of those that were not kept."""
+        items = [DraftItem(next(self._ids), one.name, DraftState.READY, one) for one in attachments]
+        items += [
+            DraftItem(next(self._ids), name, DraftState.REFUSED, problem=_not_kept(name)) for name in missing
+        ]
+        self.put(items)
 
     def count_text(self, text: str) -> None:
         """How many tokens the message itself has. Only the last one asked for is counted."""
@@ -228,3 +237,11 @@ class AttachmentDraft(QObject):
     def _change(self, item_id: int, **changes: Any) -> None:
         self.items = tuple(replace(item, **changes) if item.id == item_id else item for item in self.items)
         self.changed.emit()
+
+
+def _not_kept(name: str) -> Notice:
+    return Notice(
+        "attachment-not-kept",
+        f"“{name}” could not be kept when the program ended.",
+        "Attach it again.",
+    )

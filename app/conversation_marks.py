@@ -12,6 +12,8 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 
+from app.conversation_records import storable
+from app.draft_files import DraftFiles
 from app.titles import one_line
 
 MAX_TAG_LENGTH = 40  # characters
@@ -84,17 +86,25 @@ class ConversationMarks:
             waiting.setdefault(writer, []).append(conversation_id)
         return waiting
 
-    def save_drafts(self, drafts: Mapping[str, str]) -> None:
-        """What stands unsent, by conversation ("" is the new chat); a blank one is forgotten."""
+    def save_drafts(self, texts: Mapping[str, str], files: Mapping[str, DraftFiles] | None = None) -> None:
+        """What stands unsent, by conversation ("" is the new chat), where it has changed; of one that is
+        blank and has no files, nothing is kept.
+        """
         with self._changing("saving what was being written"):
-            for conversation_id, text in drafts.items():
-                self._connection.execute("DELETE FROM drafts WHERE conversation_id = ?", (conversation_id,))
-                if text.strip():
-                    self._connection.execute(
-                        "INSERT INTO drafts SELECT ?, ? WHERE ? = ''"
-                        " OR EXISTS (SELECT 1 FROM conversations WHERE id = ?)",
-                        (conversation_id, text, conversation_id, conversation_id),
-                    )
+            self._set_draft("text", {key: text if text.strip() else "" for key, text in texts.items()})
+            self._set_draft("files", {key: found.as_json() for key, found in (files or {}).items()})
+            self._connection.execute("DELETE FROM drafts WHERE text = '' AND files IS NULL")
+
+    def _set_draft(self, column: str, values: Mapping[str, str | None]) -> None:
+        self._connection.executemany(
+            "INSERT INTO drafts (conversation_id, text) SELECT ?1, '' WHERE ?1 = ''"
+            " OR EXISTS (SELECT 1 FROM conversations WHERE id = ?1) ON CONFLICT DO NOTHING",
+            [(key,) for key in values],
+        )
+        self._connection.executemany(
+            f"UPDATE drafts SET {column} = ? WHERE conversation_id = ?",
+            [(storable(value) if value is not None else None, key) for key, value in values.items()],
+        )
 
     def _set(self, column: str, value: object, conversation_ids: Collection[str]) -> None:
         self._connection.executemany(

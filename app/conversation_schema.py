@@ -117,5 +117,8 @@ _V5 = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3, _V4, _V5)
+# The files that stand unsent in a chat, too.
+_V6 = ("ALTER TABLE drafts ADD COLUMN files TEXT",)  # JSON of DraftFiles; NULL: none
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3, _V4, _V5, _V6)
 SCHEMA_VERSION = len(MIGRATIONS)

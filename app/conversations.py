@@ -38,6 +38,7 @@ from app.conversation_records import (
     Role,
     storable,
 )
+from app.draft_files import DraftFiles
 from app.language import tr
 from app.message_tree import MessageTree
 from app.record_times import now_us, time_from
@@ -130,7 +131,19 @@ class ConversationStore:
     def drafts(self) -> dict[str, str]:
         """What was written and not sent, by conversation; "" is the new chat."""
         with self._reading("reading what was being written"):
-            return dict(self._connection.execute("SELECT conversation_id, text FROM drafts").fetchall())
+            return dict(
+                self._connection.execute(
+                    "SELECT conversation_id, text FROM drafts WHERE text != ''"
+                ).fetchall()
+            )
+
+    def draft_files(self) -> dict[str, DraftFiles]:
+        """Likewise of the files that stand there."""
+        with self._reading("reading which files were to be sent"):
+            rows = self._connection.execute(
+                "SELECT conversation_id, files FROM drafts WHERE files IS NOT NULL"
+            ).fetchall()
+        return {key: DraftFiles.from_json(files) for key, files in rows}
 
     def conversation(self, conversation_id: str) -> Conversation:
         doing = "opening the conversation"

@@ -114,6 +114,7 @@ class ConversationPresenter(QObject):
         controller.conversation_opened.connect(self._on_opened)
         controller.drafts_read.connect(self._on_drafts_read)
         self._chat.composer.text_changed.connect(self.keep_draft)
+        controller.attachments.changed.connect(self._keep_files)
 
     # The list
 
@@ -162,6 +163,8 @@ class ConversationPresenter(QObject):
         drafts = self._controller.drafts
         if self._sent_from != self._shown_id and drafts.text(self._sent_from).strip() == text.strip():
             drafts.keep(self._sent_from, "")
+            drafts.keep_files(self._sent_from, ())
+            self._files.pop(self._sent_from, None)
 
     def _on_opened(self, conversation: Conversation | None) -> None:
         """Each chat has what stood unsent in it. A new chat that has just got its row is still the same one:
@@ -172,14 +175,33 @@ class ConversationPresenter(QObject):
         drafts, composer = self._controller.drafts, self._chat.composer
         if begun and before is None and conversation is not None and not conversation.messages:
             drafts.keep(None, "")
+            drafts.keep_files(None, ())
             self.keep_draft()
+            self._keep_files()
         elif self._shown_id != before:
             composer.set_text(drafts.text(self._shown_id))
             composer.edit.move_to_end()
             self._files[before] = self._controller.attachments.items
-            self._controller.attachments.put(self._files.pop(self._shown_id, ()))
+            self._put_files()
 
     def _on_drafts_read(self) -> None:
         if self._chat.composer.edit.is_blank and not self._chat.composer.edited_id:
             self._chat.composer.set_text(self._controller.drafts.text(self._shown_id))
             self._chat.composer.edit.move_to_end()
+        if not self._controller.attachments.items and not self._chat.composer.edited_id:
+            self._put_files()
+
+    def _put_files(self) -> None:
+        """Those that stand unsent in the chat that is shown, as this run left them or the last one."""
+        attachments, files = self._controller.attachments, self._controller.drafts.files(self._shown_id)
+        left = self._files.pop(self._shown_id, None)
+        if left is None:
+            attachments.put_attachments(files.ready, files.missing)
+        else:
+            attachments.put(left)
+
+    def _keep_files(self) -> None:
+        """Not those of a message that is being edited, which stand there meanwhile."""
+        attachments = self._controller.attachments
+        if not self._chat.composer.edited_id:
+            self._controller.drafts.keep_files(self._shown_id, attachments.ready, attachments.unread)

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from app.attachments import Attachment
 from app.conversation_marks import MAX_TAG_LENGTH, tag_name
 from app.conversations import ConversationStore, MessageStatus, StoreError
+from app.draft_files import DraftFiles
+
+FILES = DraftFiles((Attachment("鸟.txt", "红隼"), Attachment("a.pdf", "x", pages=3)), ("too large.txt",))
 
 
 @pytest.fixture
@@ -94,10 +98,23 @@ def test_a_blank_draft_is_forgotten(store: ConversationStore) -> None:
 
 def test_a_draft_goes_with_its_conversation(store: ConversationStore) -> None:
     conversation_id = store.create("one").id
-    store.marks.save_drafts({conversation_id: "text", "": "kept"})
+    store.marks.save_drafts({conversation_id: "text", "": "kept"}, {conversation_id: FILES})
     store.marks.set_deleted([conversation_id])
     store.marks.delete([conversation_id])
     assert store.drafts() == {"": "kept"}
+
+
+def test_files_and_text_of_a_draft_come_and_go_each_by_itself(store) -> None:
+    marks = store.marks
+    marks.save_drafts({"": "text"}, {"": FILES})
+    marks.save_drafts({"": " "})
+    assert (store.drafts(), store.draft_files()) == ({}, {"": FILES})
+    marks.save_drafts({"": "more"})
+    assert (store.drafts(), store.draft_files()) == ({"": "more"}, {"": FILES})
+    marks.save_drafts({}, {"": DraftFiles()})
+    assert (store.drafts(), store.draft_files()) == ({"": "more"}, {})
+    marks.save_drafts({"": ""}, {"a chat that is gone": FILES})
+    assert (store.drafts(), store.draft_files()) == ({}, {})
 
 
 def test_a_deletion_that_is_undone_has_lost_nothing(store: ConversationStore) -> None:
