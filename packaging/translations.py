@@ -92,10 +92,11 @@ def problems(folder: Path, root: Path = ROOT) -> list[str]:
         catalogue = polib.pofile(str(folder / name), encoding="utf-8")
         entries = {entry.msgid: entry for entry in catalogue}
         for one in found:
-            entry = entries.pop(one.text, None)
+            entry = entries.get(one.text)
             if entry is None or not entry.translated():
                 lines.append(f"{one.place}: no translation of {one.text!r}")
-        lines += [f"{name}: {text!r} is in the code no more" for text in entries if not _known(text, found)]
+        gone = entries.keys() - {one.text for one in found}
+        lines += [f"{name}: {text!r} is in the code no more" for text in sorted(gone)]
         lines += [line for entry in catalogue for line in _wrong_places(name, entry)]
         lines += _two_plurals(found)
     return list(dict.fromkeys(lines))
@@ -107,10 +108,6 @@ def _two_plurals(found: list[Found]) -> Iterator[str]:
     for one in found:
         if plurals.setdefault(one.text, one.many) != one.many:
             yield f"{one.place}: {one.text!r} stands elsewhere with another plural, or with none"
-
-
-def _known(text: str, found: list[Found]) -> bool:
-    return any(one.text == text for one in found)
 
 
 def _wrong_places(name: str, entry: polib.POEntry) -> Iterator[str]:
