@@ -4,8 +4,11 @@ A loop may be late because a thread of the program keeps it from running: the lo
 Python's lock. That is what a test is about. Or because the machine is busy with other programs: then a thread
 was ready to run and no core was free. The system counts how long each thread waited for that, which is the
 control: what the loop's own thread waited is no fault of the program, and neither is the work that piled up
-meanwhile; nor what another thread waited, while that one kept the loop from running. Where nobody waited,
-every millisecond counts.
+meanwhile; nor what other threads waited, while those kept the loop from running. Where nobody waited, every
+millisecond counts.
+
+`TurnMeter` is for what runs on the loop's thread alone: it counts that thread's processor time and nothing
+else.
 """
 
 from __future__ import annotations
@@ -41,8 +44,9 @@ def stall_between(before: Moment, after: Moment) -> float:
     """Seconds in which the program itself kept the loop from coming round."""
     ran, waited = after.ran - before.ran, after.waited - before.waited
     kept_by_others = max(0.0, after.now - before.now - ran - waited)
-    their_waits = (waits - before.others.get(task, 0.0) for task, waits in after.others.items())
-    return max(0.0, ran - _PILED_UP * waited) + max(0.0, kept_by_others - max(their_waits, default=0.0))
+    # All of them: one that has the lock and no core may be followed by another one.
+    their_waits = sum(waits - before.others.get(task, 0.0) for task, waits in after.others.items())
+    return max(0.0, ran - _PILED_UP * waited) + max(0.0, kept_by_others - their_waits)
 
 
 class StallMeter(QObject):
@@ -76,6 +80,30 @@ class StallMeter(QObject):
         if self._last is not None:
             self.longest_gap_ms = max(self.longest_gap_ms, 1000 * stall_between(self._last, now))
         self._last = now
+
+
+class TurnMeter(QObject):
+    """The longest processor time of this thread between two turns of its event loop, from now on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_ms = 0.0
+        self._last = time.thread_time()
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.timeout.connect(self._on_tick)
+        self._timer.start(2)
+
+    def _on_tick(self) -> None:
+        now = time.thread_time()
+        self.longest_ms = max(self.longest_ms, (now - self._last) * 1000)
+        self._last = now
+
+    def stop(self) -> float:
+        """In milliseconds."""
+        self._on_tick()
+        self._timer.stop()
+        return self.longest_ms
 
 
 def this_moment() -> Moment:

@@ -15,6 +15,7 @@ from fake_engine import EngineScript
 from stall_meter import StallMeter
 
 from app.controller import ChatController
+from app.garbage import GarbageCollector
 from app.language import Language, set_language
 from app.paths import AppPaths
 from app.threads import running_threads
@@ -41,16 +42,20 @@ def in_chinese() -> Iterator[None]:
 
 
 @pytest.fixture
-def stall_meter(qapp) -> Iterator[StallMeter]:
-    """What a whole run of tests has imported is not collected while it measures: the program sees to that
-    itself (app/garbage.py).
-    """
+def garbage(qapp) -> Iterator[GarbageCollector]:
+    """Collected as by the program (app/garbage.py); what a whole run of tests has imported is left out."""
     gc.collect()
-    gc.freeze()
+    collector = GarbageCollector()
+    yield collector
+    collector.close()
+    gc.unfreeze()
+
+
+@pytest.fixture
+def stall_meter(garbage: GarbageCollector) -> Iterator[StallMeter]:
     meter = StallMeter()
     yield meter
     meter.stop()
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtCore import QTimer
-from stall_meter import Moment, StallMeter, stall_between, this_moment
+from stall_meter import Moment, StallMeter, TurnMeter, stall_between, this_moment
 
 HOLD_SECONDS = 0.15
 BEFORE = Moment(now=10.0, ran=2.0, waited=1.0, others={1: 0.5, 2: 0.0})
@@ -29,6 +30,22 @@ def test_time_in_which_the_loop_ran_something_else_counts_in_full(qtbot, stall_m
     QTimer.singleShot(20, busy)
     qtbot.waitUntil(lambda: bool(done))
     assert stall_meter.stop() > 0.9 * HOLD_SECONDS * 1000
+
+
+def test_a_turn_is_as_long_as_this_thread_computed_in_it(qtbot) -> None:
+    done: list[bool] = []
+
+    def busy() -> None:
+        begun = time.thread_time()
+        while time.thread_time() - begun < HOLD_SECONDS:
+            pass
+        time.sleep(HOLD_SECONDS)  # it computes nothing meanwhile, as where others have the cores
+        done.append(True)
+
+    meter = TurnMeter()
+    QTimer.singleShot(20, busy)
+    qtbot.waitUntil(lambda: bool(done))
+    assert HOLD_SECONDS * 1000 <= meter.stop() < 2 * HOLD_SECONDS * 1000
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no usleep")
@@ -53,9 +70,11 @@ def test_work_that_piled_up_while_the_loop_waited_does_not_count() -> None:
     assert stall_between(BEFORE, after._replace(now=11.2, ran=2.2)) == pytest.approx(0.1)
 
 
-def test_a_holder_of_the_lock_that_waits_for_a_core_does_not_count() -> None:
-    after = BEFORE._replace(now=10.3, others={1: 0.7, 2: 0.1})
+def test_holders_of_the_lock_that_wait_for_a_core_do_not_count() -> None:
+    after = BEFORE._replace(now=10.3, others={1: 0.7, 2: 0.0})
     assert stall_between(BEFORE, after) == pytest.approx(0.1)
+    one_after_the_other = BEFORE._replace(now=10.3, others={1: 0.6, 2: 0.1})
+    assert stall_between(BEFORE, one_after_the_other) == pytest.approx(0.1)
     new = BEFORE._replace(now=10.3, others={**BEFORE.others, 3: 0.3})
     assert stall_between(BEFORE, new) == pytest.approx(0.0)
 
@@ -76,4 +95,4 @@ def test_waits_take_away_what_they_explain_and_no_more(
     after = Moment(10 + ran + waited + kept, 2 + ran, 1 + waited, dict(enumerate(waits, start=7)))
     stall = stall_between(BEFORE, after)
     assert stall <= ran + kept + 1e-9
-    assert stall >= ran - waited / 10 + kept - max(waits, default=0.0) - 1e-9
+    assert stall >= ran - waited / 10 + kept - sum(waits) - 1e-9

@@ -4,20 +4,20 @@ stalls.
 
 from __future__ import annotations
 
-import gc
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, Qt, QTimer, QUrl
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt, QTimer, QUrl
 from PySide6.QtGui import QGuiApplication, QMouseEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
+from stall_meter import TurnMeter
 
 from app.conversations import AnswerStats, Conversation, ConversationSummary, Message, MessageStatus
+from app.garbage import GarbageCollector
 from app.ui.answer_footer import AnswerFooter
 from app.ui.chat_pane import ChatPane
 from app.ui.code_view import CodeView
@@ -49,54 +49,6 @@ def f(x):
 {PARAGRAPH}"""
 
 
-class CpuMeter(QObject):
-    """The longest time, in milliseconds, that this thread computed between two turns of the event loop.
-
-    It counts the thread's own processor time, so that other programs on the machine don't matter, and keeps
-    what the test run itself has piled up out of the garbage collector's rounds.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        gc.collect()
-        gc.freeze()
-        self.longest_ms = 0.0
-        self._last = time.thread_time()
-        self._timer = QTimer(self)
-        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.timeout.connect(self._on_tick)
-        self._timer.start(2)
-
-    def _on_tick(self) -> None:
-        now = time.thread_time()
-        self.longest_ms = max(self.longest_ms, (now - self._last) * 1000)
-        self._last = now
-
-    def stop(self) -> float:
-        self._on_tick()
-        self._timer.stop()
-        gc.unfreeze()
-        return self.longest_ms
-
-
-ATTEMPTS = 3
-
-
-def least_stall_ms(act: Callable[[], None], *, empty: Callable[[], None]) -> float:
-    """The longest stall of the best of some attempts: other programs make a core slower, and never faster, so
-    a stall of our own comes back each time.
-    """
-    least = math.inf
-    for _ in range(ATTEMPTS):
-        meter = CpuMeter()
-        act()
-        least = min(least, meter.stop())
-        if least < LONGEST_STALL_MS:
-            break
-        empty()
-    return least
-
-
 def message(number: int, text: str, *, role: str = "assistant", status=MessageStatus.COMPLETE) -> Message:
     return Message(f"m{number}", "c1", role, text, "", status, WHEN, STATS if role == "assistant" else None)
 
@@ -116,7 +68,7 @@ def exchange(count: int, text: str = ANSWER) -> Conversation:
 
 
 @pytest.fixture
-def pane(qtbot) -> Iterator[ChatPane]:
+def pane(qtbot, garbage: GarbageCollector) -> Iterator[ChatPane]:
     made = ChatPane()
     qtbot.addWidget(made)
     made.resize(900, 600)
@@ -168,7 +120,7 @@ def stream(qtbot, pane: ChatPane, text: str, *, size: int, rounds_ms: int = 0) -
             done = True
 
     timer.timeout.connect(feed)
-    meter = CpuMeter()
+    meter = TurnMeter()
     timer.start(rounds_ms)
     qtbot.waitUntil(lambda: done and not pane.transcript.work.busy, timeout=120_000)
     return meter.stop()
@@ -383,12 +335,11 @@ def test_an_answer_of_ten_thousand_tokens_never_stalls(qtbot, pane: ChatPane) ->
     ],
 )
 def test_no_text_holds_the_window_up(qtbot, pane: ChatPane, text: str) -> None:
-    def show() -> None:
-        pane.show_conversation(conversation(message(0, text, role="user"), message(1, text)))
-        end = time.perf_counter() + 3.0  # the costliest parts come at once; the rest is more of the same
-        qtbot.waitUntil(lambda: not pane.transcript.work.busy or time.perf_counter() > end, timeout=20_000)
-
-    assert least_stall_ms(show, empty=lambda: pane.show_conversation(None)) < LONGEST_STALL_MS
+    meter = TurnMeter()
+    pane.show_conversation(conversation(message(0, text, role="user"), message(1, text)))
+    end = time.perf_counter() + 3.0  # the costliest parts come at once; the rest is more of the same
+    qtbot.waitUntil(lambda: not pane.transcript.work.busy or time.perf_counter() > end, timeout=20_000)
+    assert meter.stop() < LONGEST_STALL_MS
 
 
 @pytest.mark.parametrize("lines", [200, 2000])
@@ -398,13 +349,12 @@ def test_a_pasted_story_never_stalls_the_composer(qtbot, pane: ChatPane, lines: 
         for n in range(lines)
     )
 
-    def paste() -> None:
-        QGuiApplication.clipboard().setText(story)
-        pane.composer.edit.paste()
-        QTest.keyClicks(pane.composer.edit, "The end")
-        qtbot.waitUntil(lambda: "The end" in pane.composer.text)
-
-    assert least_stall_ms(paste, empty=pane.composer.edit.clear) < LONGEST_STALL_MS
+    meter = TurnMeter()
+    QGuiApplication.clipboard().setText(story)
+    pane.composer.edit.paste()
+    QTest.keyClicks(pane.composer.edit, "The end")
+    qtbot.waitUntil(lambda: "The end" in pane.composer.text)
+    assert meter.stop() < LONGEST_STALL_MS
     assert story in pane.composer.text
     assert "The end" in pane.composer.text
 
