@@ -158,7 +158,7 @@ class LivePanel(QWidget):
     def set_context_used(self, tokens: int) -> None:
         """Of the open chat. The panel follows with its next step."""
         self._used = tokens
-        if not self._timer.isActive():
+        if self.isVisible() and not self._timer.isActive():
             self._show_context()
 
     def begin_answer(self, conversation_id: str) -> None:
@@ -323,6 +323,7 @@ class LivePanel(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.watch_changed.emit(True)
+        self._show_context()
         self._go_on()
         if self._writing is None and not event.spontaneous():
             self.look_requested.emit()
