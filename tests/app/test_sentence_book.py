@@ -24,9 +24,7 @@ BOOK = SentenceBook(
     [
         ("Saving the message failed: the disk is full.", "保存消息失败：磁盘已满。"),
         ("Importing chats.json failed: no room.", "导入 chats.json 失败：no room。"),
-        ("Importing 聊天 failed: no room.", "导入 聊天失败：no room。"),
         ("Qwen3 is still being loaded.", "Qwen3 还在加载。"),
-        ("山月 is still being loaded.", "山月 还在加载。"),
         ("The model is still being loaded.", "模型还在加载。"),
         ("Layer 3 is missing.", "缺少第 3 层。"),
         ("Nobody wrote this.", "Nobody wrote this."),
