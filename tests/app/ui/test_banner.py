@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QVBoxLayout,
     QWidget,
 )
+from shown_words import english_words
 
 from app.ui import severity
 from app.ui.banner import Banner, BannerStack
@@ -179,3 +180,22 @@ def test_notices_never_take_the_window_from_the_chat_and_none_of_them_is_cut(
         assert label.height() >= label.heightForWidth(label.width())
     more = stack.findChild(PushButton, options=Qt.FindChildOption.FindDirectChildrenOnly)
     assert more.text() == f"Show {5 - len(shown)} more"
+
+
+def test_a_notice_is_shown_in_the_language_that_is_set_and_reported_in_english(qtbot, in_chinese) -> None:
+    stack = BannerStack()
+    qtbot.addWidget(stack)
+    stack.report = lambda notice, details: f"{notice.message} {details}"
+    said = Notice(
+        "no-model", "“a.txt” isn't part of a model.", "Wait for it or cancel the load, then choose again."
+    )
+    stack.show_notice(said, details="in short")
+    assert stack.notices() == (said,)
+    assert english_words(stack, names="a.txt") == set()
+    assert [label.text() for label in stack.findChildren(WrappedLabel)] == [
+        "“a.txt”不是模型的一部分。",
+        "请等待加载完成或取消加载，然后重新选择。",
+    ]
+    details = next(one for one in stack.findChildren(PushButton) if one.text() == "详情")
+    qtbot.mouseClick(details, Qt.MouseButton.LeftButton)
+    assert stack.findChild(QPlainTextEdit).toPlainText() == f"{said.message} in short"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from time import thread_time
 from types import SimpleNamespace
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QFontMetrics, QTextLayout
 from PySide6.QtTest import QAbstractItemModelTester
 from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
+from shown_words import english_words
 
 from app.engine_commands import SlotTable
 from app.ui.live_panel import LivePanel
@@ -453,3 +456,34 @@ def test_sections_fold_by_keyboard_and_stay_folded(panel: LivePanel, qtbot) -> N
     qtbot.keyClick(card.heading, Qt.Key.Key_Space)
     panel.set_slots(SlotTable(metrics=metrics(evictions=1)))
     assert not panel.card.isVisible(), "new figures don't open it"
+
+
+def test_nothing_of_the_panel_is_english_where_chinese_is_spoken(qtbot, in_chinese) -> None:
+    panel = LivePanel()
+    qtbot.addWidget(panel)
+    panel.set_titles(TITLES)
+    panel.set_model_summary(summary("cuda"))
+    told = metrics(evictions=3, fallbacks=1)
+    window = LayerUse(total=94, at_once=7, present=7, brought=1234, evicted=5)
+    told = replace(told, memory=replace(told.memory, layers=window))
+    panel.set_slots(SlotTable(SLOTS, memory_bytes=5 * GB, metrics=told))
+    panel.begin_answer("a")
+    names = "Kestrels Falcons Model Llama NVIDIA H200 a processor"
+    assert english_words(panel, names=names) == set()
+    panel.show_prefill(PrefillStats(310, 10, 0.1))
+    panel.plot.refresh()
+    assert english_words(panel, names=names) == set()
+
+
+@pytest.mark.parametrize("title", ["Kestrels", "红隼的飞行"])
+def test_a_row_is_as_high_as_the_letters_of_its_title_are(panel: LivePanel, qtbot, title: str) -> None:
+    panel.set_slots(SlotTable(SLOTS[:1], memory_bytes=0, metrics=None))
+    panel.set_titles({"a": "x"})
+    plain = panel.view.sizeHintForRow(0)
+    panel.set_titles({"a": title})
+    layout = QTextLayout(title, QApplication.font())
+    layout.beginLayout()
+    line = layout.createLine()
+    layout.endLayout()
+    more = max(0, ceil(line.height()) - QFontMetrics(QApplication.font()).height())
+    assert panel.view.sizeHintForRow(0) >= plain + more

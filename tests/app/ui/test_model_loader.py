@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QPushButton, QScrollArea
+from shown_words import english_words
 
 from app.controller import ModelPhase, ModelState
+from app.language import translated
 from app.ui.drop_target import model_path_of
 from app.ui.load_progress import LoadProgressView, progress_sentence
 from app.ui.model_facts import model_facts, why_not_loadable
@@ -392,3 +394,34 @@ def test_the_card_is_a_stage_of_the_loads_that_have_one(qtbot) -> None:
     assert "Card" in says(view)
     view.restart()
     assert "Card" not in says(view)
+
+
+BROKEN = Notice(
+    "model-file", "M has no tokenizer: tokenizer.json is missing.", "Check the path, or pick the model again."
+)
+
+
+def test_nothing_of_the_model_page_is_english_where_chinese_is_spoken(
+    qtbot, in_chinese, tmp_path: Path
+) -> None:
+    loader = ModelLoader()
+    qtbot.addWidget(loader)
+    gone = tmp_path / "gone.gguf"
+    loader.set_recent_models([tmp_path, gone])
+    loader.set_recent_problems({gone: why_unavailable(gone)})
+    names = f"{tmp_path} gone gguf SmolLM2-135M-Instruct Llama LlamaForCausalLM Falcon tokenizer"
+    loader.show_run_options("cuda", 8_000_000_000)
+    assert english_words(loader, names=names) == set()
+    loader.pick(tmp_path)
+    loader.show_report(report(tmp_path, problems=(BROKEN, BROKEN)))
+    assert english_words(loader, names=names) == set()
+    for stage in LoadStage:
+        loader.set_model_state(loading(tmp_path, LoadProgress(stage, 45, 93), working="Falcon"))
+        assert english_words(loader, names=names) == set()
+    loader.set_model_state(ModelState())
+    loader.show_failure(tmp_path, BROKEN)
+    assert english_words(loader, names=names) == set()
+
+
+def test_what_was_picked_by_mistake_is_named_in_chinese(in_chinese) -> None:
+    assert translated("“a {b}.txt” isn't part of a model.") == "“a {b}.txt”不是模型的一部分。"
