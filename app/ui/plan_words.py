@@ -106,7 +106,7 @@ def plan_shares(room: RoomPlan) -> tuple[Share, ...]:
         Share(mark("Loaded model"), staying),
         Share("Weights", plan.weight_bytes),
         Share("Workspace", plan.workspace_bytes),
-        Share("This chat", plan.cache_bytes),
+        Share(mark("This chat"), plan.cache_bytes),
         Share("Free", max(0, plan.free_bytes - taken)),
         Share("Missing", max(0, taken - plan.free_bytes)),
     )

@@ -61,7 +61,7 @@ class SlotModel(QAbstractListModel):
         if not index.isValid():
             return None
         slot = self._slots[index.row()]
-        title = self._titles.get(slot.conversation) or tr(_UNKNOWN)
+        title = self._titles.get(slot.conversation, tr(_UNKNOWN))
         match role:
             case Qt.ItemDataRole.DisplayRole:
                 return title
