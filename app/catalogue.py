@@ -6,13 +6,20 @@ of the program say, by templates with numbered places: "{0} has no tensor {1}."
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from gettext import c2py
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from app.sentence_book import SentenceBook
+from app.sentence_book import LONGEST, SentenceBook, split_places
+
+if TYPE_CHECKING:
+    from polib import POFile
+
+_PLURAL_FORMS = re.compile(r"\s*nplurals=(?P<number>\d{1,2})\s*;\s*plural=(?P<rule>[^;]+);?\s*")
 
 
 class Catalogue:
@@ -30,7 +37,7 @@ class Catalogue:
         self._counted = counted
         self._form_of = form_of
         self._book = SentenceBook(sentences)
-        self.sentence = lru_cache(maxsize=500)(self._book.translated)
+        self._remembered = lru_cache(maxsize=500)(self._book.translated)
 
     def text(self, english: str) -> str:
         return self._texts.get(english, english)
@@ -41,6 +48,9 @@ class Catalogue:
             return one if count == 1 else many
         return forms[self._form_of(count)]
 
+    def sentence(self, english: str) -> str:
+        return english if len(english) > LONGEST else self._remembered(english)
+
 
 def read_catalogue(name: str) -> Catalogue:
     """name: of the folder, such as "zh_CN". Raises OSError, or ValueError when a file isn't a catalogue."""
@@ -49,19 +59,41 @@ def read_catalogue(name: str) -> Catalogue:
 
 
 def catalogue_of(window: Path, sentences: Path) -> Catalogue:
-    import polib  # only who reads another language than English needs it
-
+    """Raises as `read_catalogue`."""
     texts: dict[str, str] = {}
     counted: dict[str, list[str]] = {}
-    known = polib.pofile(str(window), encoding="utf-8")
+    known = _entries(window)
     for entry in known.translated_entries():
         if entry.msgid_plural:
             counted[entry.msgid] = [entry.msgstr_plural[form] for form in sorted(entry.msgstr_plural)]
         else:
             texts[entry.msgid] = entry.msgstr
-    rule = known.metadata["Plural-Forms"].partition("plural=")[2].rstrip("; ")
-    said = {
-        entry.msgid: entry.msgstr
-        for entry in polib.pofile(str(sentences), encoding="utf-8").translated_entries()
-    }
-    return Catalogue(texts, counted, said, form_of=c2py(rule))
+    said = {}
+    for entry in _entries(sentences).translated_entries():
+        if sorted(split_places(entry.msgid)[1]) != sorted(split_places(entry.msgstr)[1]):
+            raise ValueError(f"{sentences.name}: {entry.msgstr!r} has other places than {entry.msgid!r}")
+        said[entry.msgid] = entry.msgstr
+    return Catalogue(texts, counted, said, form_of=_rule(known, counted, window.name))
+
+
+def _entries(path: Path) -> POFile:
+    import polib  # only who reads another language than English needs it
+
+    text = path.read_text(encoding="utf-8")  # of a name that isn't there, polib reads the name
+    try:
+        return polib.pofile(f"{text}\n")
+    except OSError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def _rule(known: POFile, counted: dict[str, list[str]], name: str) -> Callable[[int], int]:
+    """Which form of a text belongs to a count. Raises ValueError where a text lacks one."""
+    stated = known.metadata.get("Plural-Forms", "")
+    match = _PLURAL_FORMS.fullmatch(stated)
+    if match is None:
+        raise ValueError(f"{name}: the plural forms {stated!r} are not as gettext has them")
+    for one, forms in counted.items():
+        if len(forms) != int(match["number"]):
+            raise ValueError(f"{name}: {one!r} has {len(forms)} forms, not {match['number']}")
+    form_of: Callable[[int], int] = c2py(match["rule"])
+    return form_of

@@ -2,34 +2,37 @@
 
 Templates have numbered places: "{0} can't be read: {1}". What stands in a place may be made from a template
 itself ("permission denied"), so the text is read as a small grammar: of all readings the one that explains
-most of the text's letters counts.
+most of the text's letters counts. What is quoted, “{0}”, is a name and stays as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from string import Formatter
 
+LONGEST = 2_000  # characters; what is longer is a value, such as a compiler's log
 _MOST_READINGS = 40  # of one text by one template: where a value holds the template's own words
-_LONGEST_PART = 600  # letters; what is longer in a place is a value, such as a driver's message
-_DEEPEST = 4
-_HAN = "[\u3400-\u9fff]"
-_HAN_MEETS_OTHERS = re.compile(f"{_HAN}\0[A-Za-z0-9]|[A-Za-z0-9]\0{_HAN}")
-_SPACED_HAN = re.compile(f"(?<={_HAN})(?: \0|\0 )(?={_HAN})")
-_SENTENCE_END = re.compile(r"(?<=[.!?”]) (?=\S)")
+_MOST_STEPS = 1_000  # texts looked at for one sentence, its parts and their parts; some 20 ms of them
+_DEEPEST = 12
+_WORD = re.compile(r"\w+")
+_BORDER = re.compile(r"(?<=[.!?”]) (?=\S)|; ")  # of two sentences, or of two things that are listed
+# A language without spaces sets them beside other letters alone, and not beside its own punctuation.
+_SPACELESS = r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]"
+_SPACE_BETWEEN = re.compile(rf"(?<={_SPACELESS}) (?={_SPACELESS})")
+_MEETS_LATIN = re.compile(r"[\u3400-\u9fff]\0[A-Za-z0-9]|[A-Za-z0-9]\0[\u3400-\u9fff]")
+_WIDE_BORDER = re.compile(r" (?=[，。：；？！、（）])|(?<=[，。：；？！、（）]) ")
 
 
 @dataclass(frozen=True)
 class _Template:
     parts: tuple[str, ...]  # the literal text before, between and after the places
     places: tuple[str, ...]
-    wording: str
-    letters: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "letters", sum(map(str.isalpha, "".join(self.parts))))
+    wording: tuple[str, ...]  # the same of the translation
+    order: tuple[str, ...]
+    letters: int  # of the parts
 
     def fits(self, text: str) -> bool:
         """A quick look: all that is literal stands there, in its order."""
@@ -47,17 +50,17 @@ class _Template:
         """What may stand in the places, every way to read it."""
         start, end = len(self.parts[0]), len(text) - len(self.parts[-1])
         if start <= end:
-            yield from _read(text[start:end], self.parts[1:-1])
+            yield from _readings(text[start:end], self.parts[1:-1])
 
-    def say(self, values: Sequence[_Said]) -> str:
+    def is_name(self, index: int) -> bool:
+        return self.parts[index].endswith("“") and self.parts[index + 1].startswith("”")
+
+    def say(self, values: tuple[str, ...]) -> str:
         by_place = dict(zip(self.places, values, strict=True))
-        text, own = "", False  # own: a value beside was itself said in the language
-        for literal, place, _, _ in Formatter().parse(self.wording):
-            text = _beside(text, literal, own=own)
-            if place is not None:
-                own = bool(by_place[place].letters)
-                text = _beside(text, by_place[place].text, own=own)
-        return text
+        said = self.wording[0]
+        for place, literal in zip(self.order, self.wording[1:], strict=True):
+            said = _joined(_joined(said, by_place[place]), literal)
+        return said
 
 
 @dataclass(frozen=True)
@@ -71,73 +74,82 @@ class SentenceBook:
 
     def __init__(self, templates: Mapping[str, str]) -> None:
         self._whole: dict[str, str] = {}
-        self._templates: list[_Template] = []
-        for english, wording in templates.items():
+        self._by_word: defaultdict[str, list[_Template]] = defaultdict(list)  # "": of those without a word
+        for english, translation in templates.items():
             parts, places = split_places(english)
+            wording, order = split_places(translation)
             if places:
-                self._templates.append(_Template(parts, places, wording))
+                template = _Template(parts, places, wording, order, _num_letters("".join(parts)))
+                self._by_word[_longest_word(parts)].append(template)
             else:
-                self._whole[parts[0]] = "".join(split_places(wording)[0])
+                self._whole[parts[0]] = wording[0]
 
     def translated(self, text: str) -> str:
         """The sentence in the other language; as it is where no template fits."""
-        memo: dict[str, _Said] = {}
-        return self._read(text, memo, depth=0).text
+        return text if len(text) > LONGEST else _Reader(self._whole, self._by_word).read(text).text
 
-    def _read(self, text: str, memo: dict[str, _Said], *, depth: int) -> _Said:
-        if text not in memo:
-            memo[text] = _Said(text, 0)
-            memo[text] = self._best(text, memo, depth=depth)
-        return memo[text]
 
-    def _best(self, text: str, memo: dict[str, _Said], *, depth: int) -> _Said:
-        lower = text[:1].lower() + text[1:]  # "reading the file" begins a sentence as "Reading"
-        for spelt in (text, lower):
-            if spelt in self._whole:
-                return _Said(self._whole[spelt], sum(map(str.isalpha, text)))
-        if depth >= _DEEPEST or len(text) > _LONGEST_PART * (2 if not depth else 1) or " " not in text:
+class _Reader:
+    """Of one sentence. Its work is bounded: what is not read by then stays as it is."""
+
+    def __init__(self, whole: Mapping[str, str], by_word: Mapping[str, list[_Template]]) -> None:
+        self._whole = whole
+        self._by_word = by_word
+        self._known: dict[str, _Said] = {}
+        self._steps_left = _MOST_STEPS
+
+    def read(self, text: str, *, depth: int = 0) -> _Said:
+        known = self._known.get(text)
+        if known is not None:
+            return known
+        if self._steps_left == 0 or depth == _DEEPEST:
             return _Said(text, 0)
-        best = self._in_sentences(text, memo, depth=depth)
-        for template in self._templates:
-            for spelt in (text, lower) if template.parts[0] and lower != text else (text,):
-                if template.fits(spelt):
-                    said = self._by(template, spelt, memo, depth=depth)
-                    best = max(best, said, key=lambda one: one.letters)
+        self._steps_left -= 1
+        self._known[text] = _Said(text, 0)  # a template that is nothing but a place leads back here
+        self._known[text] = said = self._best(text, depth=depth)
+        return said
+
+    def _best(self, text: str, *, depth: int) -> _Said:
+        spellings = (text, text[:1].lower() + text[1:])  # "reading the file" begins a sentence as "Reading"
+        for spelt in spellings:
+            if spelt in self._whole:
+                return _Said(self._whole[spelt], _num_letters(text))
+        if " " not in text:
+            return _Said(text, 0)
+        best = self._in_parts(text, depth=depth)
+        for spelt in dict.fromkeys(spellings):
+            for word in dict.fromkeys(["", *_WORD.findall(spelt)]):
+                for template in self._by_word.get(word, ()):
+                    if template.fits(spelt):
+                        best = max(best, self._by(template, spelt, depth=depth), key=_explained)
         return best
 
-    def _by(self, template: _Template, text: str, memo: dict[str, _Said], *, depth: int) -> _Said:
+    def _by(self, template: _Template, text: str, *, depth: int) -> _Said:
         best = _Said(text, 0)
         for count, values in enumerate(template.readings(text)):
-            if count == _MOST_READINGS:
+            if count == _MOST_READINGS or self._steps_left == 0:
                 break
-            said = [self._read(value, memo, depth=depth + 1) for value in values]
-            letters = template.letters + sum(one.letters for one in said)
+            said = [
+                _Said(value, 0) if template.is_name(index) else self.read(value, depth=depth + 1)
+                for index, value in enumerate(values)
+            ]
+            letters = template.letters + sum(map(_explained, said))
             if letters > best.letters:
-                best = _Said(template.say(said), letters)
+                best = _Said(template.say(tuple(one.text for one in said)), letters)
         return best
 
-    def _in_sentences(self, text: str, memo: dict[str, _Said], *, depth: int) -> _Said:
-        """Two sentences that stand one behind the other, each read for itself."""
+    def _in_parts(self, text: str, *, depth: int) -> _Said:
+        """Two sentences that stand one behind the other, or two things of a list, each read for itself."""
         best = _Said(text, 0)
-        for space in _SENTENCE_END.finditer(text):
-            first = self._read(text[: space.start()], memo, depth=depth + 1)
-            rest = self._read(text[space.end() :], memo, depth=depth + 1)
+        for border in _BORDER.finditer(text):
+            first = self.read(text[: border.start()], depth=depth + 1)
+            rest = self.read(text[border.end() :], depth=depth + 1)
             if first.letters + rest.letters > best.letters:
-                between = "" if first.letters else " "
+                between = border[0]
+                if first.letters:
+                    between = "；" if between == "; " else ""
                 best = _Said(first.text + between + rest.text, first.letters + rest.letters)
         return best
-
-
-def _beside(first: str, second: str, *, own: bool) -> str:
-    """Chinese has a space beside words of other scripts, and none between its own. Where a name is what
-    meets it, the space of the template stays: own is False.
-    """
-    joint = f"{first[-2:]}\0{second[:2]}"
-    if _HAN_MEETS_OTHERS.search(joint):
-        return f"{first} {second}"
-    if own and _SPACED_HAN.search(joint):
-        return first.removesuffix(" ") + second.removeprefix(" ")
-    return first + second
 
 
 def split_places(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -151,12 +163,56 @@ def split_places(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(parts), tuple(places)
 
 
-def _read(text: str, between: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    if not between:
-        yield (text,)
-        return
-    at = text.find(between[0])
-    while at >= 0:
-        for rest in _read(text[at + len(between[0]) :], between[1:]):
-            yield (text[:at], *rest)
-        at = text.find(between[0], at + 1)
+def _readings(text: str, between: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Every way to have all of `between` in the text, in its order: what stands around them."""
+    latest = []  # where each may begin at most, for those behind it to have room
+    end = len(text)
+    for part in reversed(between):
+        end = text.rfind(part, 0, end)
+        if end < 0:
+            return
+        latest.append(end)
+    latest.reverse()
+
+    def rest(start: int, index: int) -> Iterator[tuple[str, ...]]:
+        if index == len(between):
+            yield (text[start:],)
+            return
+        at = text.find(between[index], start)
+        while 0 <= at <= latest[index]:
+            for values in rest(at + len(between[index]), index + 1):
+                yield (text[start:at], *values)
+            at = text.find(between[index], at + 1)
+
+    yield from rest(0, 0)
+
+
+def _longest_word(parts: tuple[str, ...]) -> str:
+    """A word that is in each text of the template as a word: not one that a value is a part of."""
+    words = []
+    for index, part in enumerate(parts):
+        for word in _WORD.finditer(part):
+            is_open = (word.start() == 0 and index > 0) or (
+                word.end() == len(part) and index < len(parts) - 1
+            )
+            if not is_open:
+                words.append(word[0])
+    return max(words, key=len, default="")
+
+
+def _joined(left: str, right: str) -> str:
+    """With a space at the border just where one of both sides has Latin letters or digits there."""
+    at = len(left)
+    if _MEETS_LATIN.search(f"{left[-1:]}\0{right[:1]}"):
+        return f"{left} {right}"
+    border = left[-2:] + right[:2]
+    mended = _WIDE_BORDER.sub("", _SPACE_BETWEEN.sub("", border))
+    return left[: max(0, at - 2)] + mended + right[2:]
+
+
+def _explained(said: _Said) -> int:
+    return said.letters
+
+
+def _num_letters(text: str) -> int:
+    return sum(map(str.isalpha, text))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from engine.backend import Backend
 from engine.generation import DeviceChanged, Finished, GenerationEvent, Prefilled, SlotInfo, TextDelta
-from engine.metrics import AnswerMetrics, Metrics, Work
+from engine.metrics import AnswerMetrics, Metrics, TokenWork, Work
 
 
 class Meter:
@@ -21,24 +21,33 @@ class Meter:
         self._evictions = 0
         self._fallbacks = 0
         self._last_answer: AnswerMetrics | None = None
+        self._this_answer: TokenWork | None = None
 
     def watched(
         self, events: Iterable[GenerationEvent], work: Callable[[], Work]
     ) -> Iterator[GenerationEvent]:
         """The events of one answer, as they are. work: what was done up to now, where the model is then."""
-        began, before, now, num_texts = Work(), Work(), Work(), 0
-        for event in events:
-            if isinstance(event, TextDelta):
-                before, now = now, work()
-                num_texts += 1
-            elif isinstance(event, Prefilled | DeviceChanged):
-                began = before = now = work()
-            elif isinstance(event, Finished):
-                # A text more than there are tokens comes after a step that was given up, and is no token's.
-                end = now if num_texts <= len(event.token_ids) else before
-                self._last_answer = AnswerMetrics(event.prefill, event.decode, end.since(began))
-                self._reused_tokens += event.prefill.reused
-            yield event
+        began, before, now, num_texts, num_steps = Work(), Work(), Work(), 0, 0
+        try:
+            for event in events:
+                if isinstance(event, TextDelta):
+                    before, now = now, work()
+                    num_steps += num_texts > 0  # the first token is the prompt's
+                    num_texts += 1
+                    self._this_answer = TokenWork(num_steps, now.since(began))
+                elif isinstance(event, Prefilled | DeviceChanged):
+                    began = before = now = work()
+                    num_steps = 0
+                elif isinstance(event, Finished):
+                    # A text more than there are tokens comes after a step that was given up, and is no
+                    # token's.
+                    end = now if num_texts <= len(event.token_ids) else before
+                    self._last_answer = AnswerMetrics(event.prefill, event.decode, end.since(began))
+                    self._this_answer = None
+                    self._reused_tokens += event.prefill.reused
+                yield event
+        finally:
+            self._this_answer = None
 
     def look(self, table: Iterable[SlotInfo]) -> None:
         """Has to be called whenever places may have changed: between two calls, a conversation that leaves
@@ -66,4 +75,5 @@ class Meter:
             evictions=self._evictions,
             fallbacks=self._fallbacks,
             last_answer=self._last_answer,
+            this_answer=self._this_answer,
         )

@@ -29,6 +29,31 @@ class Work:
 
 
 @dataclass(frozen=True)
+class TokenWork:
+    """Of decode steps: how many, and what they asked of the card. Of none at all, 0 for each."""
+
+    tokens: int
+    work: Work
+
+    @property
+    def launches_per_token(self) -> float:
+        return self._per_token(self.work.launches)
+
+    @property
+    def h2d_per_token(self) -> float:
+        """Copies to the card for a decoded token: at most one, on the average of an answer."""
+        return self._per_token(self.work.uploads)
+
+    @property
+    def d2h_per_token(self) -> float:
+        """Copies from the card for a decoded token."""
+        return self._per_token(self.work.downloads)
+
+    def _per_token(self, count: int) -> float:
+        return count / self.tokens if self.tokens else 0.0
+
+
+@dataclass(frozen=True)
 class CardSpace:
     """A card's memory in bytes. free: whoever has the rest; it may be a second old."""
 
@@ -109,18 +134,20 @@ class AnswerMetrics:
     work: Work = field(default_factory=Work)
 
     @property
+    def token_work(self) -> TokenWork:
+        return TokenWork(self.decode.tokens, self.work)
+
+    @property
     def launches_per_token(self) -> float:
-        return self._per_token(self.work.launches)
+        return self.token_work.launches_per_token
 
     @property
     def h2d_per_token(self) -> float:
-        """Copies to the card for a decoded token: at most one, on the average of an answer."""
-        return self._per_token(self.work.uploads)
+        return self.token_work.h2d_per_token
 
     @property
     def d2h_per_token(self) -> float:
-        """Copies from the card for a decoded token."""
-        return self._per_token(self.work.downloads)
+        return self.token_work.d2h_per_token
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -132,16 +159,13 @@ class AnswerMetrics:
             "d2h_per_token": self.d2h_per_token,
         }
 
-    def _per_token(self, count: int) -> float:
-        return count / self.decode.tokens if self.decode.tokens else 0.0
-
 
 @dataclass(frozen=True)
 class Metrics:
     """slots, pages: that conversations have in the pool, and may have. reused_tokens: that were cached
     already, of all prompts so far. evictions: how often a conversation had to leave the pool. fallbacks: how
     often the CPU computed one, or it got memory of its own, because the pool had no room. last_answer: None
-    before the first one.
+    before the first one. this_answer: of the one that is being written, so far; None between two.
     """
 
     device: str
@@ -153,6 +177,7 @@ class Metrics:
     evictions: int = 0
     fallbacks: int = 0
     last_answer: AnswerMetrics | None = None
+    this_answer: TokenWork | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {

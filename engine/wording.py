@@ -9,7 +9,7 @@ def format_tokens(count: int) -> str:
 
 
 def word(text: str) -> str:
-    """Marks a short part of sentences, so that it is translated with them: the "prompt" of "The {0} is empty."
+    """Marks a short part of sentences, which is translated with them: "prompt" of "The {0} is empty."
     What has two words in it is found without.
     """
     return text

@@ -42,7 +42,7 @@ from engine.models.spec import ModelSpec
 from engine.notices import Notice
 from engine.paged_cache import PagedCache
 from engine.progress import ProgressCallback, no_progress
-from engine.weights.sizes import MatrixCounts, weights_in_words
+from engine.weights.sizes import MatrixCounts, card_in_words
 
 
 class HostModel(Protocol):
@@ -120,7 +120,7 @@ class CudaBackend:
 
     @property
     def description(self) -> str:
-        found = f"{self._driver.info.name}, {weights_in_words(self.cpu.counts) or 'weights as stored'}"
+        found = card_in_words(self._driver.info.name, self.cpu.counts)
         if self.window is None:
             return found
         return f"{found}, {self.window} of {self.spec.num_layers} layers at a time"

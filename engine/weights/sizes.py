@@ -46,6 +46,15 @@ def weights_in_words(counts: MatrixCounts | None) -> str:
     return "4-bit weights" if counts.q4 else "8-bit weights"
 
 
+def card_in_words(name: str, counts: MatrixCounts | None) -> str:
+    """A card and what is on it, in the words of the model's line in the window."""
+    if counts is None or not (counts.q4 or counts.q8):
+        return f"{name}, weights as stored"
+    if counts.q4 and counts.q8:
+        return f"{name}, 4-bit and 8-bit weights"
+    return f"{name}, 4-bit weights" if counts.q4 else f"{name}, 8-bit weights"
+
+
 @dataclass(frozen=True)
 class WeightBytes:
     native: int
