@@ -28,6 +28,7 @@ from app.ui.metrics_words import (
     copies_in_words,
     layers_in_words,
     moves_in_words,
+    shown_work,
     use_sentence,
     work_sentence,
 )
@@ -265,11 +266,11 @@ class LivePanel(QWidget):
         self.card.show_memory(memory)
         self.sections[_CARD].setVisible(on_card)
         self._show_layers(memory.layers if memory is not None else None)
-        last = metrics.last_answer if metrics is not None else None
+        work = shown_work(metrics)
         self.now.leave_out("Prompt", not on_card)
-        self.now.leave_out("Copies", not on_card or last is None)
-        self.now.show_fact("Copies", copies_in_words(last) if last is not None else NOTHING)
-        self.now.explain("Speed", work_sentence(last) if on_card and last is not None else "")
+        self.now.leave_out("Copies", not on_card or work is None)
+        self.now.show_fact("Copies", copies_in_words(work) if work is not None else NOTHING)
+        self.now.explain("Speed", work_sentence(work) if on_card and work is not None else "")
         self._kept.setToolTip(use_sentence(metrics) if metrics is not None else "")
 
     def _show_answer(self) -> None:

@@ -8,23 +8,32 @@ from app.language import tr, tr_n
 from app.ui.text_format import format_tokens
 
 if TYPE_CHECKING:
-    from engine.metrics import AnswerMetrics, LayerUse, Metrics
+    from engine.metrics import LayerUse, Metrics, TokenWork
 
 
-def copies_in_words(answer: AnswerMetrics) -> str:
+def copies_in_words(work: TokenWork) -> str:
     """ "2.1 in, 1 out": for each token, to the card and back."""
-    return tr("{up:.3g} in, {back:.3g} out", up=answer.h2d_per_token, back=answer.d2h_per_token)
+    return tr("{up:.3g} in, {back:.3g} out", up=work.h2d_per_token, back=work.d2h_per_token)
 
 
-def work_sentence(answer: AnswerMetrics) -> str:
+def shown_work(metrics: Metrics | None) -> TokenWork | None:
+    """Of the answer that is being written, as soon as it has tokens; else of the last one."""
+    if metrics is None:
+        return None
+    if metrics.this_answer is not None and metrics.this_answer.tokens:
+        return metrics.this_answer
+    return metrics.last_answer.token_work if metrics.last_answer is not None else None
+
+
+def work_sentence(work: TokenWork) -> str:
     """What the card was asked to do for a token, for the tooltip."""
-    if not answer.decode.tokens:
+    if not work.tokens:
         return ""
     return tr(
         "For each token of the last answer {launches:,.0f} pieces of work were started on the card; copies "
         "to it and back: {copies}.",
-        launches=answer.launches_per_token,
-        copies=copies_in_words(answer),
+        launches=work.launches_per_token,
+        copies=copies_in_words(work),
     )
 
 

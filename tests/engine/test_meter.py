@@ -18,7 +18,7 @@ from engine.generation import (
     TextDelta,
 )
 from engine.meter import Meter
-from engine.metrics import CardSpace, MemoryUse, Metrics, Work
+from engine.metrics import CardSpace, MemoryUse, Metrics, TokenWork, Work
 
 MEMORY = MemoryUse(weight_bytes=700, cache_bytes=100, cache_pages=3)
 
@@ -91,6 +91,29 @@ def test_only_decode_steps_are_counted_and_by_the_token() -> None:
     assert (last.launches_per_token, last.h2d_per_token, last.d2h_per_token) == (10.0, 1.0, 1.0)
     assert last.prefill.tokens_per_second == 3.0
     assert last.decode.tokens_per_second == 10.0
+
+
+def test_what_tokens_ask_for_is_known_in_the_middle_of_an_answer_and_goes_with_it() -> None:
+    of, device, seen = meter(), Device(), []
+    look = lambda: seen.append(metrics(of).this_answer)  # noqa: E731
+    steps = [device.run, TEXT, look, lambda: device.run(30, 3, 1), TEXT, look]
+    watch(of, device, [look, Prefilled(finished(3).prefill), TEXT, look, *steps, finished(3)])
+    assert seen == [None, TokenWork(0, Work()), TokenWork(1, Work(10, 1, 1)), TokenWork(2, Work(40, 4, 2))]
+    assert metrics(of).this_answer is None
+    last = metrics(of).last_answer
+    assert last is not None
+    assert last.token_work == seen[-1]
+
+
+def test_an_answer_that_breaks_off_leaves_nothing_of_itself() -> None:
+    of, device = meter(), Device()
+
+    def fail() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        watch(of, device, [Prefilled(finished(3).prefill), TEXT, fail])
+    assert metrics(of).this_answer is None
 
 
 def test_a_copy_too_many_shows() -> None:

@@ -29,7 +29,7 @@ from app.ui.speed_history import STEPS, SpeedHistory, rounded_up
 from app.ui.theme import current_theme
 from app.ui.token_rate import WINDOW_SECONDS, TokenRate
 from engine.generation import DecodeStats, PrefillStats, SlotInfo
-from engine.metrics import AnswerMetrics, CardSpace, LayerUse, MemoryUse, Metrics, Work
+from engine.metrics import AnswerMetrics, CardSpace, LayerUse, MemoryUse, Metrics, TokenWork, Work
 
 SLOTS = (
     SlotInfo("a", tokens=1234, pages=20, place="pool", reused=1200, total=1234),
@@ -225,6 +225,16 @@ def test_copies_for_a_token_are_told_as_soon_as_there_was_an_answer(panel: LiveP
     assert "1 in, 1 out" in panel.now.explanation("Speed")
     panel.set_slots(SlotTable(metrics=metrics(copies=3 * 99)))
     assert panel.now.fact("Copies") == "3 in, 1 out"
+
+
+def test_copies_for_a_token_follow_the_answer_while_it_is_written(panel: LivePanel) -> None:
+    panel.set_slots(SlotTable(metrics=metrics(this_answer=TokenWork(10, Work(2000, 25, 10)))))
+    assert panel.now.fact("Copies") == "2.5 in, 1 out"
+    assert "200 pieces of work" in panel.now.explanation("Speed")
+    panel.set_slots(SlotTable(metrics=metrics(this_answer=TokenWork(0, Work(1, 1, 1)))))
+    assert panel.now.fact("Copies") == "1 in, 1 out", "the last answer's, as long as there is no token"
+    panel.set_slots(SlotTable(metrics=metrics(last_answer=None, this_answer=TokenWork(4, Work(40, 4, 4)))))
+    assert panel.now.fact("Copies") == "1 in, 1 out"
 
 
 def test_what_made_room_for_others_is_counted_where_the_kept_are_listed(panel: LivePanel) -> None:
