@@ -32,6 +32,29 @@ _NOT_SHOWN = re.compile(
     r"engine/(commands|bench)/|engine/(__main__|selftest|code_cache|doctor)\.py|engine/cpu/(.*_ir|compiler)\.py|engine/numerics\.py"
     r"|app/(__main__|notice_report|conversation_schema)\.py"
 )
+# What the system says of files, in the places of sentences: Python passes it on in English.
+_OF_SYSTEM = (
+    "Cannot allocate memory",
+    "Device or resource busy",
+    "Directory not empty",
+    "Disk quota exceeded",
+    "File exists",
+    "File name too long",
+    "File too large",
+    "Input/output error",
+    "Is a directory",
+    "No space left on device",
+    "No such device",
+    "No such file or directory",
+    "Not a directory",
+    "Operation not permitted",
+    "Permission denied",
+    "Read-only file system",
+    "Stale file handle",
+    "Too many levels of symbolic links",
+    "Too many open files",
+    "Transport endpoint is not connected",
+)
 _RECORDS = re.compile(r"(Error|Notice|Refusal)$")
 _UNSAID_CALLS = {
     "setStyleSheet",
@@ -70,7 +93,7 @@ def window_texts(root: Path = ROOT) -> list[Found]:
 
 
 def sentences(root: Path = ROOT) -> list[Found]:
-    return [
+    return [Found(text, "errno") for text in _OF_SYSTEM] + [
         found
         for part in ("engine", "app")
         for path in _sources(root, part)

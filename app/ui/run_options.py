@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.language import mark, tr, translated
+from app.language import mark, tr
 from app.ui.disclosure import DisclosureButton
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes, parse_bytes
@@ -104,7 +104,7 @@ class RunOptions(QWidget):
         try:
             budget = parse_bytes(text, zero="") if text else None
         except ValueError as error:
-            self.error.setText(translated(str(error)))
+            self.error.setText(str(error))
             self.error.show()
             return
         if budget != self._budget:
