@@ -15,6 +15,7 @@ from PySide6.QtCore import QEvent, QMimeData, Qt, QUrl, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
+    QFocusEvent,
     QFont,
     QFontDatabase,
     QPalette,
@@ -28,6 +29,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QTextBrowser, QWidget
 
+from app.ui.focus_ring import FocusRing
 from app.ui.formula_object import (
     OBJECT,
     draw_formulas,
@@ -101,6 +103,7 @@ class DocumentView(QTextBrowser):
         self.document().setDocumentMargin(0)
         self.document().setUndoRedoEnabled(False)
         self.viewport().setAutoFillBackground(False)
+        self._ring: FocusRing | None = None
         self._changes: QTextCursor | None = None
         self._never_shown = True
         self._draws_formulas = False
@@ -210,6 +213,18 @@ class DocumentView(QTextBrowser):
         network.
         """
         return None
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        if event.reason() in (Qt.FocusReason.TabFocusReason, Qt.FocusReason.BacktabFocusReason):
+            self._ring = self._ring or FocusRing(self)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        stays = (Qt.FocusReason.ActiveWindowFocusReason, Qt.FocusReason.PopupFocusReason)
+        if self._ring is not None and event.reason() not in stays:
+            self._ring.end()
+            self._ring = None
 
     def createMimeDataFromSelection(self) -> QMimeData:
         data = QMimeData()

@@ -77,7 +77,7 @@ class ProseInk:
         link = QTextCharFormat()
         link.setForeground(theme.color("accent"))
         link.setFontUnderline(True)
-        link.setUnderlineColor(QColor(mixed(theme.accent, theme.surface, 0.45)))
+        link.setUnderlineColor(QColor(mixed(theme.accent, theme.surface, 0.7)))
         return cls(plain, code, link)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from PySide6.QtCore import QRectF, Qt
-from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.language import tr
@@ -15,6 +15,7 @@ from app.ui.theme import Theme, current_theme, mixed
 _BAR_HEIGHT = 10  # pixels
 _LEAST_PART = 3  # of something that is there
 _SWATCH = 9
+FREE = "Free"  # the bar itself, which has an edge
 
 
 @dataclass(frozen=True)
@@ -25,20 +26,20 @@ class Share:
     num_bytes: int
 
 
-def color_of(kind: str, theme: Theme) -> str:
-    """What belongs to the model has a colour, what doesn't has none."""
+def share_colors(theme: Theme) -> dict[str, str]:
+    """By kind. What belongs to the model has a colour, what doesn't has none."""
     return {
         "Weights": theme.accent,
         "This chat": theme.success,
         "Writing": theme.accent,
         "Reading": theme.success,
         "Conversations": theme.success,
-        "Workspace": mixed(theme.accent, theme.window, 0.5),
+        "Workspace": mixed(theme.accent, theme.window, 0.7),
         "Other programs": theme.text_muted,
-        "Loaded model": mixed(theme.text_muted, theme.window, 0.5),
+        "Loaded model": mixed(theme.text_muted, theme.window, 0.75),
         "Missing": theme.danger,
-        "Free": theme.border,
-    }[kind]
+        FREE: theme.border,
+    }
 
 
 def amount_words(name: str, num_bytes: int) -> str:
@@ -82,13 +83,19 @@ class ShareBar(QWidget):
         painter.setClipPath(outline)
         painter.fillRect(whole, theme.color("border"))
         left = whole.left()
+        colors = share_colors(theme)
         for share, width in zip(self._shares, widths(self._shares, whole.width()), strict=True):
             part = QRectF(left, whole.top(), max(0.0, width - 1), whole.height())  # a line between two
-            painter.fillRect(part, QColor(color_of(share.kind, theme)))
-            if width and share.kind != "Free":
+            painter.fillRect(part, QColor(colors[share.kind]))
+            if width and share.kind != FREE:
                 edge = QRectF(part.right(), whole.top(), 1, whole.height())
                 painter.fillRect(edge, theme.color("window"))
             left += width
+        painter.setClipping(False)
+        painter.setPen(QPen(theme.color("text_muted"), 1))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        radius = whole.height() / 2
+        painter.drawRoundedRect(whole.adjusted(0.5, 0.5, -0.5, -0.5), radius, radius)
         painter.end()
 
 
@@ -103,7 +110,9 @@ class Swatch(QWidget):
     def paintEvent(self, _event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(color_of(self._kind, current_theme())))
-        painter.drawRoundedRect(QRectF(self.rect()), 2, 2)
+        theme = current_theme()
+        painter.setPen(QPen(theme.color("text_muted"), 1) if self._kind == FREE else Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(share_colors(theme)[self._kind]))
+        inset = 0.5 if self._kind == FREE else 0.0
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(inset, inset, -inset, -inset), 2, 2)
         painter.end()

@@ -36,13 +36,11 @@ def set_label(button: QPushButton, text: str) -> None:
     button.setText(LABEL_GAP + text.replace("&", "&&"))
 
 
-def application_style_sheet(theme: Theme, *, point_size: float) -> str:
-    """`point_size` is that of the interface font; the relative sizes follow from it."""
-    from app.ui.theme import SCALE_DISPLAY, SCALE_SMALL, SCALE_TITLE, mixed
+def sheet_colors(theme: Theme) -> dict[str, str]:
+    """The colours that the sheet names with an "@", as "#rrggbb"."""
+    from app.ui.theme import mixed
 
-    radio = scaled(12)
-    ring = round(radio / 4) + 1  # around the point of one that is chosen
-    values = {
+    return {
         "window": theme.window,
         "surface": theme.surface,
         "raised": theme.surface_raised,
@@ -60,6 +58,17 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
         "hover": mixed(theme.text, theme.window, 0.07),
         "pressed": mixed(theme.text, theme.window, 0.13),
         "disabled": mixed(theme.text_muted, theme.window, 0.6),
+    }
+
+
+def application_style_sheet(theme: Theme, *, point_size: float) -> str:
+    """`point_size` is that of the interface font; the relative sizes follow from it."""
+    from app.ui.theme import SCALE_DISPLAY, SCALE_SMALL, SCALE_TITLE
+
+    radio = scaled(12)
+    ring = round(radio / 4) + 1  # around the point of one that is chosen
+    values = {
+        **sheet_colors(theme),
         "small": f"{point_size * SCALE_SMALL:.2f}pt",
         "title": f"{point_size * SCALE_TITLE:.2f}pt",
         "display": f"{point_size * SCALE_DISPLAY:.2f}pt",
@@ -112,7 +121,10 @@ QPushButton[role="primary"] {
     background: @accent; color: @accent_text; border-color: @accent; font-weight: 600;
 }
 QPushButton[role="primary"]:hover { background: @accent_hover; border-color: @accent_hover; }
-QPushButton[role="primary"]:focus { border: 2px solid @text; padding: 5px 13px; }
+QPushButton[role="primary"]:focus {
+    border: 2px solid @text; padding: 5px 13px; outline: 1px solid @accent_text; outline-offset: 3px;
+    outline-radius: 4px;
+}
 QPushButton[role="primary"]:disabled { background: @pressed; color: @disabled; border-color: @pressed; }
 QPushButton[role="danger"] { color: @danger; font-weight: 600; }
 QPushButton[role="quiet"] { background: transparent; border-color: transparent; }
@@ -122,7 +134,10 @@ QPushButton[role="quiet"]:focus { border: 1px solid @accent; }
 QPushButton[role="chip"], QPushButton[role="primary-chip"] { border-radius: 14px; padding: 5px 13px; }
 QPushButton[role="primary-chip"] { background: @accent; color: @accent_text; border-color: @accent; }
 QPushButton[role="primary-chip"]:hover { background: @accent_hover; border-color: @accent_hover; }
-QPushButton[role="primary-chip"]:focus { border: 2px solid @text; padding: 4px 12px; }
+QPushButton[role="primary-chip"]:focus {
+    border: 2px solid @text; padding: 4px 12px; outline: 1px solid @accent_text; outline-offset: 3px;
+    outline-radius: 10px;
+}
 QPushButton[role="chip"]:hover { background: @hover; }
 QPushButton[role="row"] { background: transparent; border: 1px solid transparent; text-align: left; }
 QPushButton[role="row"]:hover { background: @hover; }
@@ -223,7 +238,7 @@ QScrollBar:horizontal { background: transparent; height: 11px; margin: 0; }
 QScrollBar::handle { background: @border; border-radius: 4px; }
 QScrollBar::handle:vertical { min-height: 32px; margin: 2px 2px 2px 1px; }
 QScrollBar::handle:horizontal { min-width: 32px; margin: 1px 2px 2px 2px; }
-QScrollBar::handle:hover { background: @border_strong; }
+QScrollBar::handle:hover { background: @muted; }
 QScrollBar::add-line, QScrollBar::sub-line { width: 0; height: 0; }
 QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
 """.lstrip()

@@ -57,8 +57,13 @@ def _walk(widget: QWidget) -> Iterator[QWidget]:
     if isinstance(widget, _WHOLE):
         return
     parts = (child for child in widget.children() if isinstance(child, QWidget))
-    for part in _sorted(part for part in parts if part.isVisible() and not part.isWindow()):
+    for part in _sorted(part for part in parts if part.isVisible() and not _lies_over(part)):
         yield from _walk(part)
+
+
+def _lies_over(part: QWidget) -> bool:
+    """It is a window of its own, or only drawn over others."""
+    return part.isWindow() or part.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
 
 
 def _sorted(parts: Iterable[QWidget]) -> Iterator[QWidget]:

@@ -68,16 +68,13 @@ class Theme:
         return QColor(getattr(self, name))
 
     def text_pairs(self) -> tuple[tuple[str, str], ...]:
-        """Every (text, ground) pair of names that the window puts together."""
-        grounds = ("window", "surface", "surface_raised")
-        pairs = [(ink, ground) for ink in _INKS for ground in grounds]
-        pairs += [("text", ground) for ground in ("code_background", "user_bubble", "selection")]
-        pairs += [("text_muted", ground) for ground in ("code_background", "user_bubble", "selection")]
-        pairs += [("accent", "user_bubble"), ("accent", "code_background"), ("accent_text", "accent")]
-        return tuple(pairs)
+        """Every (text, ground) pair of names that the window may put together: each ink on each ground."""
+        return (*((ink, ground) for ink in INKS for ground in GROUNDS), ("accent_text", "accent"))
 
 
-_INKS = ("text", "text_muted", "accent", "danger", "warning", "success")
+# What the colours are for. Borders are no text and carry no meaning of their own.
+INKS = ("text", "text_muted", "accent", "danger", "warning", "success")
+GROUNDS = ("window", "surface", "surface_raised", "code_background", "user_bubble", "selection")
 
 LIGHT = Theme(
     name="light",
@@ -85,13 +82,13 @@ LIGHT = Theme(
     surface="#fcfbf9",
     surface_raised="#ffffff",
     text="#20242a",
-    text_muted="#5a6068",
+    text_muted="#565c64",
     accent="#27598a",
     accent_text="#ffffff",
     border="#d9d5cc",
     danger="#ae2a20",
     warning="#855100",
-    success="#2a6b3c",
+    success="#28683a",
     code_background="#f1efe9",
     user_bubble="#e3ebf3",
     selection="#cddff0",
@@ -107,7 +104,7 @@ DARK = Theme(
     accent="#84b6e2",
     accent_text="#0d1a26",
     border="#373c43",
-    danger="#f38d82",
+    danger="#f5948a",
     warning="#e6b362",
     success="#7fc793",
     code_background="#131518",

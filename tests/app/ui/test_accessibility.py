@@ -17,7 +17,7 @@ from app.ui.main_window import MainWindow
 from app.ui.message_view import MessageView
 from engine.notices import Notice
 
-DECORATION = ("Swatch", "IconLabel")  # beside words that say the same
+DECORATION = ("Swatch", "IconLabel", "FocusRing")  # beside words that say the same, and around them
 
 
 def spoken_name(widget: QWidget) -> str:

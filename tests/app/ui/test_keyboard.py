@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, QRect, Qt
+from PySide6.QtGui import QContextMenuEvent, QImage
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QMessageBox, QRadioButton, QScrollBar, QWidget
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QApplication,
+    QMenu,
+    QMessageBox,
+    QRadioButton,
+    QScrollArea,
+    QScrollBar,
+    QWidget,
+)
 from surfaces import SURFACES, controls, show_chat, told
 
+from app.settings import Theme as ThemeChoice
 from app.ui.document_view import DocumentView
+from app.ui.focus_ring import FocusRing
 from app.ui.main_window import MainWindow
 from app.ui.tab_order import reading_order
+from app.ui.theme import contrast, theme_manager
 
 _MOST_STEPS = 400
 
@@ -104,3 +117,107 @@ def test_the_message_that_gets_the_focus_is_scrolled_to(qtbot, window: MainWindo
     focus = QApplication.focusWidget()
     assert first.isAncestorOf(focus)
     assert not focus.visibleRegion().isEmpty()
+
+
+# Where one is can be seen
+
+
+def picture_around(widget: QWidget) -> QImage:
+    top = widget.window()
+    corner = widget.mapTo(top, QPoint(0, 0))
+    around = QRect(corner, widget.size()).adjusted(-8, -8, 8, 8) & top.rect()
+    return top.grab(around).toImage()
+
+
+def seen_change(before: QImage, after: QImage) -> float:
+    """The strongest contrast between what was and what is, of any point."""
+    changed = {
+        (before.pixelColor(x, y).name(), after.pixelColor(x, y).name())
+        for x in range(before.width())
+        for y in range(before.height())
+        if before.pixel(x, y) != after.pixel(x, y)
+    }
+    return max((contrast(*pair) for pair in changed), default=1.0)
+
+
+@pytest.mark.parametrize("theme", [ThemeChoice.LIGHT, ThemeChoice.DARK])
+@pytest.mark.parametrize(
+    "surface",
+    [
+        "a chat",
+        "the page of models",
+        "the live panel",
+        "banners",
+        "the list with a tag and an undo",
+        "settings",
+    ],
+    indirect=True,
+)
+def test_what_has_the_focus_is_marked(qtbot, surface: QWidget, theme: ThemeChoice) -> None:
+    """Anew in each theme; lists mark the row, fields for many lines show the cursor."""
+    theme_manager().apply(theme)
+    top = surface.window()
+    top.activateWindow()
+    qtbot.waitUntil(top.isActiveWindow)
+    unmarked = []
+    for one in reading_order(surface):
+        if isinstance(one, (QAbstractItemView, QScrollArea)) or not one.isVisible():
+            continue
+        one.setFocus(Qt.FocusReason.TabFocusReason)
+        QApplication.processEvents()
+        if one.visibleRegion().isEmpty():
+            continue
+        after = picture_around(one)
+        one.clearFocus()
+        QApplication.processEvents()
+        if seen_change(picture_around(one), after) < 3.0:
+            unmarked.append(told(one))
+    theme_manager().apply(ThemeChoice.LIGHT)
+    assert unmarked == []
+
+
+@pytest.mark.parametrize("surface", ["a chat"], indirect=True)
+def test_the_ring_around_a_text_goes_along_with_it(qtbot, surface: MainWindow) -> None:
+    document = next(surface.chat.transcript.documents)
+    document.setFocus(Qt.FocusReason.TabFocusReason)
+    ring = surface.findChild(FocusRing)
+    assert ring is not None
+    host = ring.parentWidget()
+    surface.resize(surface.width() - 150, surface.height())
+    qtbot.wait(0)
+    corner = document.mapTo(host, QPoint(0, 0))
+    assert ring.geometry().contains(QRect(corner, document.size()))
+    with qtbot.waitSignal(ring.destroyed):
+        surface.chat.focus_composer()
+
+
+@pytest.mark.parametrize("surface", ["a chat"], indirect=True)
+def test_a_click_into_a_text_draws_no_ring(surface: MainWindow) -> None:
+    next(surface.chat.transcript.documents).setFocus(Qt.FocusReason.MouseFocusReason)
+    assert surface.findChild(FocusRing) is None
+
+
+# Everything that a menu or a row offers by mouse
+
+
+def test_every_action_of_the_window_is_in_its_menu_or_has_keys(window: MainWindow) -> None:
+    listed = {action for menu in window.findChildren(QMenu) for action in menu.actions()}
+    assert [
+        action.text() for action in window.actions() if action not in listed and not action.shortcuts()
+    ] == []
+
+
+@pytest.mark.parametrize("surface", ["a chat"], indirect=True)
+def test_the_menu_key_opens_the_menu_of_the_chosen_chat_and_of_a_message(qtbot, surface: MainWindow) -> None:
+    """By the event that the key makes: its place is inside what has the focus."""
+    view = surface.conversations.view
+    view.setCurrentIndex(surface.conversations.model.index_of("c1"))
+    document = surface.chat.transcript.views[1].documents[0]
+    for widget, place in ((view, view.visualRect(view.currentIndex()).center()), (document, QPoint(5, 5))):
+        reason = QContextMenuEvent.Reason.Keyboard
+        QApplication.sendEvent(widget, QContextMenuEvent(reason, place, widget.mapToGlobal(place)))
+        qtbot.waitUntil(lambda: QApplication.activePopupWidget() is not None)
+        menu = QApplication.activePopupWidget()
+        assert isinstance(menu, QMenu)
+        assert [action.text() for action in menu.actions() if not action.isSeparator()]
+        menu.close()
