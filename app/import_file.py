@@ -12,7 +12,7 @@ from app.import_chatgpt import conversation_from_chatgpt, is_chatgpt
 from app.import_json import ImportRefusedError, naming_fields, values_of
 from app.import_lmstudio import conversation_from_lmstudio, is_lmstudio
 from app.transfer_job import OnStep, unwatched
-from engine.wording import word
+from engine.wording import phrase
 
 MAX_CONVERSATIONS = 100_000
 MAX_MESSAGES = 1_000_000  # of all of them
@@ -32,7 +32,7 @@ def read_conversations(path: Path, on_step: OnStep = unwatched) -> list[Archived
     num_messages = 0
     for number, value in enumerate(values_of(path), 1):
         on_step(number - 1)
-        with naming_fields(path.name, word(f"conversation {number}")):
+        with naming_fields(path.name, phrase(f"conversation {number}")):
             conversation = _reader_of(value, path.name)(value)
         num_messages += len(conversation.messages)
         if number > MAX_CONVERSATIONS or num_messages > MAX_MESSAGES:

@@ -44,7 +44,7 @@ from engine.selftest import Check, SelfTest
 from engine.states.known_ids import as_known
 from engine.templates.chat_template import ChatMessage, ChatPrompt
 from engine.text_stream import TextStream
-from engine.wording import format_tokens, word
+from engine.wording import format_tokens, phrase
 
 _SCORE_BLOCK = 256  # tokens whose logits exist at once
 
@@ -141,7 +141,7 @@ class Engine:
         """How probable the model finds a text that is already there. No conversation is touched. Once its
         device has failed, all of it is read again on the other one.
         """
-        self._check_ids(ids, word("sequence"))
+        self._check_ids(ids, phrase("sequence"))
         if len(ids) > self._config.context:
             raise ContextFullError(
                 f"The sequence has {format_tokens(len(ids))}, but the context holds "
@@ -185,7 +185,7 @@ class Engine:
         """
         if len(ids) < 2:
             raise SettingError("The text is too short.", "Give one of some hundred words.")
-        self._check_ids(ids, word("text"))
+        self._check_ids(ids, phrase("text"))
         backend = self._loaded()
         geometry = KvGeometry.of(backend.spec, self._config.kv)
         with TemporaryDirectory(prefix="kestrel-selftest-") as folder:
@@ -329,7 +329,7 @@ class Engine:
         failed.close()
 
     def _check_request(self, request: GenerationRequest) -> None:
-        self._check_ids(request.prompt_ids, word("prompt"))
+        self._check_ids(request.prompt_ids, phrase("prompt"))
         if request.max_new_tokens is not None and request.max_new_tokens < 0:
             raise SettingError(f"The number of new tokens is {request.max_new_tokens}; it can't be negative.")
         length, context = len(request.prompt_ids), self._config.context

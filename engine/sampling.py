@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from engine.errors import ComputeFaultError, SettingError
 from engine.generation import SamplingParams
 from engine.philox import UNIFORM_BITS, uniform_bits
-from engine.wording import word
+from engine.wording import phrase
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ _BUCKETS_PER_UNIT = 16  # of score; the last bucket takes all below -64
 
 def validate(params: SamplingParams) -> None:
     """Raises SettingError, with the value in the message, when a setting is out of range."""
-    _check(0 <= params.temperature < math.inf, word("temperature"), params.temperature, "0 or more")
+    _check(0 <= params.temperature < math.inf, phrase("temperature"), params.temperature, "0 or more")
     _check(
         isinstance(params.top_k, int) and params.top_k >= 0,
         "top-k",
@@ -81,7 +81,7 @@ def validate(params: SamplingParams) -> None:
     )
     seed = params.seed
     valid_seed = seed is None or (isinstance(seed, int) and 0 <= seed <= MAX_SEED)
-    _check(valid_seed, word("seed"), seed, f"a whole number from 0 to {MAX_SEED}")
+    _check(valid_seed, phrase("seed"), seed, f"a whole number from 0 to {MAX_SEED}")
 
 
 def _check(valid: bool, name: str, value: object, allowed: str) -> None:

@@ -8,9 +8,10 @@ def format_tokens(count: int) -> str:
     return f"{count:,} token" if count == 1 else f"{count:,} tokens"
 
 
-def word(text: str) -> str:
-    """Marks a short part of sentences, which is translated with them: "prompt" of "The {0} is empty."
-    What has two words in it is found without.
+def phrase(text: str) -> str:
+    """Marks a part of sentences, which is translated with them: the "prompt" of "The {0} is empty."
+
+    In the engine that is needed for single words alone: what has two of them is found without.
     """
     return text
 

@@ -25,12 +25,13 @@ LANGUAGES = ROOT / "resources" / "languages"
 WINDOW, SENTENCES = "window.po", "sentences.po"
 _PLURALS = {"zh_CN": "nplurals=1; plural=0;"}
 
-_WORD = "word"  # the call that marks a short part of sentences
+_PHRASE = "phrase"  # the call that marks a part of sentences
 _WORDING = "engine/wording.py"  # parts of sentences: "{0} tokens"
 # What these say is read in a terminal, or by nobody.
 _NOT_SHOWN = re.compile(
-    r"engine/(commands|bench)/|engine/(__main__|selftest|code_cache|doctor)\.py|engine/cpu/(.*_ir|compiler)\.py|engine/numerics\.py"
-    r"|app/(__main__|notice_report|conversation_schema)\.py"
+    r"engine/(commands|bench)/|engine/(__main__|selftest|code_cache|doctor|numerics)\.py"
+    r"|engine/cpu/(.*_ir|compiler)\.py"
+    r"|app/(__main__|catalogue|notice_report|conversation_schema)\.py"
 )
 # What the system says of files, in the places of sentences: Python passes it on in English.
 _OF_SYSTEM = (
@@ -65,11 +66,12 @@ _UNSAID_CALLS = {
     "getLogger",
     "log",
     "cast",
+    "strftime",
 }
 _ONLY_PLACES = re.compile(r"(\{\d+\}| )*")
 _CODE = re.compile(
     r"\\|%\(|\{%|#define|#include|^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|WITH|PRAGMA)\b"
-    r"|\b(SELECT|FROM|WHERE|UNION|AND|ORDER BY)\b|\? |^\s*id, |\b(Mono|SC|YaHei UI)$"
+    r"|\b(SELECT|FROM|WHERE|UNION|AND|ORDER BY)\b|\? |^\s*id, |\bq\w+gradient\(|\b(Mono|SC|YaHei UI)$"
 )
 
 
@@ -83,6 +85,7 @@ class Found:
     place: str  # "app/ui/banner.py"; without the line, which changes with everything above it
     many: str = ""
     notes: str = ""
+    is_said: bool = True  # stands where something is said: in an error, a notice, a `phrase`
 
 
 def window_texts(root: Path = ROOT) -> list[Found]:
@@ -99,6 +102,19 @@ def sentences(root: Path = ROOT) -> list[Found]:
         for path in _sources(root, part)
         if not _NOT_SHOWN.search(path.relative_to(root).as_posix())
         for found in _sentences_of(path, root)
+    ]
+
+
+def unwrapped(root: Path = ROOT) -> list[Found]:
+    """Prose of the window that stands neither in `tr` or `mark`, nor in a record that is translated where it
+    is shown, nor in `phrase`.
+    """
+    return [
+        found
+        for path in _sources(root, "app")
+        if path.is_relative_to(root / "app" / "ui")
+        for found in _sentences_of(path, root)
+        if not found.is_said
     ]
 
 
@@ -192,13 +208,12 @@ def _sentences_of(path: Path, root: Path) -> Iterator[Found]:
             continue
         text, notes = template
         calls = _calls_around(node, parents)
+        in_record = any(map(_RECORDS.search, calls))
+        is_marked = _PHRASE in calls or _is_doing(node, parents)
         if not _is_code(node, text, calls, parents, place=place) and (
-            _is_prose(text, place=place)
-            or _is_doing(node, parents)
-            or _WORD in calls
-            or (notes and " " in text and any(map(_RECORDS.search, calls)))
+            _is_prose(text, place=place) or is_marked or (notes and " " in text and in_record)
         ):
-            yield Found(text, place, notes=notes)
+            yield Found(text, place, notes=notes, is_said=in_record or is_marked)
 
 
 def _is_code(
@@ -211,7 +226,7 @@ def _is_code(
         or (place.startswith("engine/") and "ValueError" in calls)  # people are told EngineErrors there
         or (isinstance(around, ast.Dict) and node in around.keys)
         or isinstance(around, ast.Compare)
-        or _is_logged(node, parents)
+        or _is_unseen(node, parents)
         or text.count("\n") > 1
         or _CODE.search(text) is not None
         or _ONLY_PLACES.fullmatch(text) is not None
@@ -222,15 +237,17 @@ def _is_prose(text: str, *, place: str) -> bool:
     words = re.sub(r"\{\d+\}", "", text)
     if place == _WORDING and words != text:
         return re.search("[a-z]{3}", words) is not None
-    return " " in words.strip() and re.search("[a-z]", words) is not None
+    return " " in words.strip() and re.search(r"\b[a-z]", words) is not None  # a name has capitals
 
 
-def _is_logged(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Of what a log is told by way of a function: logged=… or "unexpected fault"."""
+def _is_unseen(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Of what a log is told by way of a function, logged=… or "unexpected fault", and of the words by which a
+    search finds a setting.
+    """
     around = parents.get(node)
     if isinstance(around, ast.BoolOp):
         around = parents.get(around)
-    return isinstance(around, ast.keyword) and around.arg == "logged"
+    return isinstance(around, ast.keyword) and around.arg in ("logged", "words")
 
 
 def _is_doing(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:

@@ -10,7 +10,7 @@ from app.ui.status_line import STANDING_CODES
 from app.ui.text_format import format_bytes
 from engine.config import KvChoice, WeightsChoice
 from engine.notices import Notice
-from engine.wording import format_tokens
+from engine.wording import format_tokens, phrase
 
 if TYPE_CHECKING:
     from app.making_room import RoomPlan
@@ -25,7 +25,11 @@ WEIGHTS: dict[WeightsChoice, str] = {
 """In English, in the order of their slider: the smallest first, and then what leaves it to the program."""
 
 KV: dict[KvChoice, str] = {"auto": mark("8 bits (usual)"), "native": mark("32 bits (exact)")}
-_FORMS = {"q4": "4-bit weights", "q8": "8-bit weights", "native": "weights as stored"}
+_FORMS = {
+    "q4": phrase("4-bit weights"),
+    "q8": phrase("8-bit weights"),
+    "native": phrase("weights as stored"),
+}
 _LEAST_STOP = 512  # tokens
 
 
@@ -74,7 +78,9 @@ def verdict(plan: LoadPlan, card: str) -> tuple[str, Notice]:
 
 def _on_card(plan: LoadPlan, card: str, form: str, chats: str) -> tuple[str, Notice]:
     unknown = (
-        "" if plan.free_is_known else "The driver doesn't say how much of the card other programs have now."
+        ""
+        if plan.free_is_known
+        else phrase("The driver doesn't say how much of the card other programs have now.")
     )
     if plan.window is not None:
         return "warning", Notice(

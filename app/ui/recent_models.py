@@ -20,6 +20,7 @@ from app.ui.style_sheet import set_role
 from app.ui.text_size import follow_text_size
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
 from app.ui.tooltips import plain_tooltip
+from engine.wording import phrase
 
 
 def why_unavailable(path: Path) -> str:
@@ -27,14 +28,16 @@ def why_unavailable(path: Path) -> str:
     is_file = path.suffix.lower() == ".gguf"
     try:
         if not path.exists():
-            return "The file isn't there any more" if is_file else "The folder isn't there any more"
+            return phrase("The file isn't there any more" if is_file else "The folder isn't there any more")
         if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
             if is_file:
-                return "This file can't be read with your permissions"
-            return "This folder can't be read with your permissions"
+                return phrase("This file can't be read with your permissions")
+            return phrase("This folder can't be read with your permissions")
     except OSError as error:  # an unplugged drive, a share that is down
         why = error.strerror or error
-        return f"The file can't be reached ({why})" if is_file else f"The folder can't be reached ({why})"
+        if is_file:
+            return phrase(f"The file can't be reached ({why})")
+        return phrase(f"The folder can't be reached ({why})")
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from engine.checkpoints.foreign_files import json_type, shown
 from engine.errors import ModelFileError
 from engine.notices import Notice
-from engine.wording import word
+from engine.wording import phrase
 
 MAX_SIZE = 2**24  # larger than any hidden size, vocabulary or feed-forward layer
 
@@ -69,7 +69,7 @@ class ConfigReader:
         except OverflowError:
             result = math.inf
         if not math.isfinite(result) or not above < result <= at_most:
-            limits = word(f"above {above:g}")
+            limits = phrase(f"above {above:g}")
             if at_most < math.inf:
                 limits = f"above {above:g} and at most {at_most:g}"
             raise self.wrong(key, f"is {shown(value, 40)}; it should be a number {limits}")

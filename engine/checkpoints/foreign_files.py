@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelFileError
-from engine.wording import word
+from engine.wording import phrase
 
 MAX_JSON_BYTES = 256 * 2**20  # tokenizer.json of the largest vocabularies is about 20 MB
 MAX_SHOWN_CHARACTERS = 160
@@ -179,7 +179,7 @@ def json_type(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true or false"
-    names = {dict: "an object", list: "a list", str: word("text"), int: "a whole number", float: "a number"}
+    names = {dict: "an object", list: "a list", str: phrase("text"), int: "a whole number", float: "a number"}
     return names.get(type(value), type(value).__name__)
 
 

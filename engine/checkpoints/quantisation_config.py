@@ -15,7 +15,7 @@ from typing import Any, Literal
 from engine.checkpoints.foreign_config import ConfigReader
 from engine.checkpoints.foreign_files import read_json_object, shown
 from engine.errors import UnsupportedModelError
-from engine.wording import word
+from engine.wording import phrase
 
 Method = Literal["gptq", "awq", "compressed-tensors", "fp8"]
 
@@ -188,7 +188,7 @@ def _awq(settings: QuantisationSettings) -> Quantisation:
         raise settings.unsupported("only its version 'gemm' can be read")
     bits = reader.integer("w_bit" if "w_bit" in reader else "bits", 4, maximum=64)
     if bits != 4:
-        raise settings.unsupported(word(f"{bits} bits"))
+        raise settings.unsupported(phrase(f"{bits} bits"))
     zero_points = reader.boolean("zero_point", True)
     return Quantisation("awq", "AWQ", symmetric=not zero_points, needs_zeros=zero_points)
 
@@ -248,7 +248,7 @@ def _compressed_tensors(settings: QuantisationSettings) -> Quantisation:
 def _beyond_weights(*, activations: bool, cache: bool) -> str:
     if activations and cache:
         return "activations and the cache"
-    return word("activations") if activations else "the cache" if cache else ""
+    return phrase("activations") if activations else "the cache" if cache else ""
 
 
 def _formats(reader: ConfigReader) -> Iterator[tuple[str, str]]:

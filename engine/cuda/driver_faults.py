@@ -7,7 +7,7 @@ import re
 from engine.cpu.memory import mebibytes
 from engine.cuda.driver import CardFaultError, CardLostError
 from engine.errors import OutOfMemoryError
-from engine.wording import word
+from engine.wording import phrase
 
 _PYCUDA_MESSAGE = re.compile(r"(?P<function>\w+) failed: (?P<words>[^\n]+)")
 
@@ -71,4 +71,4 @@ def driver_words(message: str) -> str:
 
 
 def _size(num_bytes: int) -> str:
-    return mebibytes(num_bytes) if num_bytes >= 2**20 else word(f"{num_bytes:,} bytes")
+    return mebibytes(num_bytes) if num_bytes >= 2**20 else phrase(f"{num_bytes:,} bytes")

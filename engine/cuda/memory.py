@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from engine.cuda.driver import Address, CardDriver, CardFaultError
 from engine.errors import OutOfMemoryError
-from engine.wording import word
+from engine.wording import phrase
 
 _SECONDS_BELIEVED = 1.0  # what the driver said of other programs
 
@@ -24,9 +24,9 @@ def taken_bytes(num_bytes: int) -> int:
 
 
 class Use(enum.Enum):
-    WEIGHTS = word("weights")
-    CACHE = word("cache")
-    WORKSPACE = word("workspace")
+    WEIGHTS = phrase("weights")
+    CACHE = phrase("cache")
+    WORKSPACE = phrase("workspace")
 
 
 class CardMemory:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from engine.cuda.driver import CardInfo
-from engine.wording import word
+from engine.wording import phrase
 
 CUDA_ERROR_OUT_OF_MEMORY = 2
 CUDA_ERROR_STUB_LIBRARY = 34
@@ -202,7 +202,7 @@ class NvidiaLibrary:
     def _words(self, code: int) -> str:
         words = ctypes.c_char_p()
         if self._library.cuGetErrorString(ctypes.c_int(code), ctypes.byref(words)) != 0 or not words.value:
-            return word(f"error {code}")
+            return phrase(f"error {code}")
         return f"{words.value.decode('utf-8', 'replace').rstrip('.')} ({code})"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from engine.checkpoints.foreign_files import shown
 from engine.errors import EngineError, ModelFileError, UnsupportedModelError
 from engine.weights.weight_file import WeightFile
-from engine.wording import word
+from engine.wording import phrase
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -87,8 +87,8 @@ class _HeadReader:
                 f"{shown(self._file.path.name)} is not a GGUF file.", "Pick a GGUF file or a model folder."
             )
         self._check_version(self._scalar("I"))
-        num_tensors = self._count(word("tensors"), MAX_TENSORS)
-        num_keys = self._count(word("settings"), MAX_KEYS)
+        num_tensors = self._count(phrase("tensors"), MAX_TENSORS)
+        num_keys = self._count(phrase("settings"), MAX_KEYS)
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self._string("a setting's name")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import ModelFileError
 from engine.weights.strips import Bits
-from engine.wording import word
+from engine.wording import phrase
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ def packed_scales_and_zeros(
 
     check_words("weight_packed", packed)
     if packed.shape[1] != math.ceil(columns * bits / WORD_BITS):
-        raise contradiction(word("codes"), packed, f"rows of {columns:,}")
+        raise contradiction(phrase("codes"), packed, f"rows of {columns:,}")
     scales = row_scales(scales, rows=len(packed), columns=columns)
     if zeros is None:
         return scales, None
@@ -90,7 +90,9 @@ def signed_zeros(zeros: torch.Tensor, scales: torch.Tensor, *, middle: int) -> t
     return spread.to(torch.int16).add_(middle).to(torch.uint8)
 
 
-def row_scales(scales: torch.Tensor, *, rows: int, columns: int, name: str = word("scales")) -> torch.Tensor:
+def row_scales(
+    scales: torch.Tensor, *, rows: int, columns: int, name: str = phrase("scales")
+) -> torch.Tensor:
     """(N, groups) of what is (N, groups), (N,), or one number for all."""
     if scales.numel() == 1:
         return scales.reshape(1, 1).expand(rows, 1)
@@ -113,7 +115,7 @@ def turned(scales: torch.Tensor) -> torch.Tensor:
     return scales.t() if scales.ndim == 2 else scales  # what has other axes is refused by `num_groups`
 
 
-def num_groups(scales: torch.Tensor, rows: int, *, name: str = word("scales")) -> int:
+def num_groups(scales: torch.Tensor, rows: int, *, name: str = phrase("scales")) -> int:
     """Groups of inputs that scales (N, groups) stand for."""
     if scales.ndim != 2 or scales.shape[0] != rows or not scales.shape[1]:
         raise contradiction(name, scales, f"some for each of {rows:,} outputs")

@@ -29,7 +29,7 @@ from engine.weights.ready_codes import (
 )
 from engine.weights.ready_quantised import check_int8
 from engine.weights.strips import Bits
-from engine.wording import word
+from engine.wording import phrase
 
 if TYPE_CHECKING:
     import torch
@@ -108,11 +108,11 @@ def fp8_values(
     factors = scale.float()
     if block is None:
         if factors.numel() not in (1, num_rows):
-            raise contradiction(word("scales"), scale, f"one number or {num_rows:,}")
+            raise contradiction(phrase("scales"), scale, f"one number or {num_rows:,}")
         return values.mul_(factors.view(-1, 1))
     expected = (math.ceil(num_rows / block[0]), math.ceil(num_columns / block[1]))
     if factors.shape != expected:
-        raise contradiction(word("scales"), scale, str(expected))
+        raise contradiction(phrase("scales"), scale, str(expected))
     height, width = block[0], min(block[1], num_columns)
     for i, row in enumerate(factors):
         values[i * height : (i + 1) * height] *= row.repeat_interleave(width)[:num_columns]
