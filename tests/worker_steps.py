@@ -46,7 +46,8 @@ def watch(worker: EngineWorker, record) -> list[tuple]:
 
 
 def load(qtbot, worker: EngineWorker, path: Path = MODEL) -> int:
-    with qtbot.waitSignal(worker.model_loaded):
+    """Until all that a load says has been said: its figures come behind the model."""
+    with qtbot.waitSignals([worker.model_loaded, worker.slots_changed]):
         return worker.load_model(path, EngineConfig())
 
 
