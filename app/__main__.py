@@ -42,14 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(app: QApplication, options: argparse.Namespace) -> int:
+    from PySide6.QtCore import QTimer
+
     from app.controller import ChatController
     from app.fault_reporter import FaultReporter, start_log, watch_for_crashes
     from app.garbage import GarbageCollector
     from app.paths import AppPaths
+    from app.threads import share_python_fairly
     from app.ui.icons import app_icon
     from app.ui.window_keeper import WindowKeeper
     from app.wake_up import WakeUp
 
+    share_python_fairly()
     paths = AppPaths.under(options.data_dir) if options.data_dir else AppPaths.default()
     log_problem = start_log(paths.log_file)
     crash_file = watch_for_crashes(paths.log_folder / "crash.log")
@@ -70,10 +74,10 @@ def _run(app: QApplication, options: argparse.Namespace) -> int:
     if log_problem is not None:
         keeper.window.show_notice(log_problem)
     if options.exit_after_show:
-        keeper.first_shown.connect(lambda: _report_start(keeper.window))
+        keeper.first_shown.connect(lambda: QTimer.singleShot(0, lambda: _report_start(keeper.window)))
     else:
-        # Only once the window is on the screen, so that nothing competes with drawing it.
-        keeper.first_shown.connect(lambda: controller.start(options.model))
+        # Only once the window has been drawn, so that nothing competes with that.
+        keeper.first_shown.connect(lambda: QTimer.singleShot(0, lambda: controller.start(options.model)))
     keeper.show()
     code = app.exec()
 

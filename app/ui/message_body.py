@@ -22,8 +22,8 @@ from app.ui.sliced_work import SlicedWork
 from app.ui.table_view import TableView
 from app.ui.theme import current_theme
 
-_PIECE = 1_500  # characters, and
-_PIECE_LINES = 60  # lines, that are parsed and written in one step
+_PIECE = 800  # characters, and
+_PIECE_LINES = 30  # lines, that are parsed and written in one step
 _GAP = 12  # pixels between pieces of different kinds
 _LIST_GAP = 8
 _HEADING_GAP = 22

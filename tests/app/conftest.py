@@ -18,7 +18,7 @@ from app.controller import ChatController
 from app.garbage import GarbageCollector
 from app.language import Language, set_language
 from app.paths import AppPaths
-from app.threads import running_threads
+from app.threads import running_threads, share_python_fairly
 from app.worker import EngineWorker
 
 
@@ -31,6 +31,11 @@ def no_thread_left_behind() -> Iterator[None]:
     if lexers := sys.modules.get("app.ui.lexers"):
         assert lexers.end_lexers()
     assert running_threads() == []
+
+
+@pytest.fixture(autouse=True, scope="session")
+def threads_as_in_the_program() -> None:
+    share_python_fairly()
 
 
 @pytest.fixture
