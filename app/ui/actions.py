@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu
 
@@ -25,6 +26,13 @@ _THEME_NAMES = {
     ThemeChoice.SYSTEM: mark("As the system"),
     ThemeChoice.LIGHT: mark("Light"),
     ThemeChoice.DARK: mark("Dark"),
+}
+
+
+_PANEL_PLACES = {  # as dragging it does
+    Qt.DockWidgetArea.LeftDockWidgetArea: mark("On the left"),
+    Qt.DockWidgetArea.RightDockWidgetArea: mark("On the right"),
+    Qt.DockWidgetArea.BottomDockWidgetArea: mark("Below the chat"),
 }
 
 
@@ -64,6 +72,7 @@ class WindowActions:
     larger_text: QAction
     smaller_text: QAction
     usual_text: QAction
+    panel_places: dict[Qt.DockWidgetArea, QAction]
 
 
 def build_actions(window: QMainWindow) -> WindowActions:
@@ -114,6 +123,7 @@ def build_actions(window: QMainWindow) -> WindowActions:
         larger_text=action(tr("Larger text"), "Ctrl++", "Ctrl+="),
         smaller_text=action(tr("Smaller text"), "Ctrl+-"),
         usual_text=action(tr("Usual size of text"), "Ctrl+0"),
+        panel_places={area: action(tr(name)) for area, name in _PANEL_PLACES.items()},
     )
 
 
@@ -131,6 +141,8 @@ def build_menu(actions: WindowActions, window: QMainWindow) -> QMenu:
     menu.addActions([actions.show_model, actions.open_folder, actions.open_file, actions.unload])
     menu.addSeparator()
     menu.addActions([actions.toggle_sidebar, actions.toggle_live, actions.focus_message])
+    panel_menu = menu.addMenu(tr("Place of the engine's panel"))
+    panel_menu.addActions(list(actions.panel_places.values()))
     menu.addActions([actions.past_notices, actions.kept_states, actions.settings])
     theme_menu = menu.addMenu(tr("Theme"))
     theme_menu.addActions(list(actions.themes.values()))

@@ -51,6 +51,11 @@ class LiveDock(QDockWidget):
             return 0
         return self.minimumWidth() + 1
 
+    def move_to(self, area: Qt.DockWidgetArea) -> None:
+        """As dragging it there does."""
+        self.setFloating(False)
+        self._frame.addDockWidget(area, self)
+
     def _button(self) -> QToolButton:
         button = QToolButton(self)
         set_icon_size(button, _ICON)

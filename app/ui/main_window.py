@@ -342,6 +342,8 @@ class MainWindow(ReadingOrder, QMainWindow):
         actions.kept_states.triggered.connect(self._show_kept_states)
         actions.show_menu.triggered.connect(self.header.menu_button.showMenu)
         actions.shortcuts.triggered.connect(self._show_shortcuts)
+        for area, action in actions.panel_places.items():
+            action.triggered.connect(lambda _checked=False, area=area: self._move_panel(area))
         actions.close.triggered.connect(self.close)
         actions.quit.triggered.connect(self.close)
         actions.about.triggered.connect(lambda: dialogs.show_about(self))
@@ -423,6 +425,12 @@ class MainWindow(ReadingOrder, QMainWindow):
     def _toggle_live(self) -> None:
         self.sides.toggle(self.dock)
         self.controller.update_settings(live_panel=self.sides.is_wanted(self.dock))
+
+    def _move_panel(self, area: Qt.DockWidgetArea) -> None:
+        self.sides.show(self.dock)
+        self.dock.move_to(area)
+        self._fit_sides()
+        self.controller.update_settings(live_panel=True)
 
     def _on_dock_closed(self) -> None:
         if not self._closed:

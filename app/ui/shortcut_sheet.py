@@ -38,7 +38,7 @@ class ShortcutRow(QWidget):
     def __init__(self, shortcut: Shortcut, parent: QWidget) -> None:
         super().__init__(parent)
         self.shortcut = shortcut
-        self.setAccessibleName(f"{shortcut.words}: {shortcut.spoken}")
+        self.setAccessibleName(tr("{what}: {keys}", what=shortcut.words, keys=shortcut.spoken))
         words = QLabel(shortcut.words, self)
         words.setTextFormat(Qt.TextFormat.PlainText)
         words.setWordWrap(True)
@@ -130,7 +130,7 @@ class ShortcutSheet(ReadingOrder, QDialog):
         for column in columns:
             column.addStretch(1)
         whole = QVBoxLayout(page)
-        whole.setContentsMargins(1, 1, SPACE_M, 1)
+        whole.setContentsMargins(0, 0, SPACE_M, 0)
         whole.addWidget(self.nothing)
         whole.addLayout(side_by_side, 1)
         self._scroll.setWidgetResizable(True)

@@ -22,6 +22,7 @@ from surfaces import SURFACES
 import app.ui
 from app.settings import Theme as ThemeChoice
 from app.ui.code_highlight import Part, part_colors
+from app.ui.main_window import MainWindow
 from app.ui.search_results import mark_color
 from app.ui.share_bar import FREE, share_colors
 from app.ui.style_sheet import application_style_sheet, sheet_colors
@@ -212,21 +213,20 @@ def test_marks_of_controls_can_be_seen(theme: Theme) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("name", SURFACES)
-def test_style_sheets_of_single_widgets_can_be_read(
-    request: pytest.FixtureRequest, theme: Theme, name: str
-) -> None:
-    theme_manager().apply(ThemeChoice.DARK if theme is DARK else ThemeChoice.LIGHT)
-    window = request.getfixturevalue("window")
+def test_style_sheets_of_single_widgets_can_be_read(window: MainWindow, theme: Theme) -> None:
     window._choose_theme(ThemeChoice.DARK if theme is DARK else ThemeChoice.LIGHT)
-    surface: QWidget = SURFACES[name](window)
-    for widget in (window, *window.findChildren(QWidget)):
-        if text := widget.styleSheet():
-            sheet = Sheet(text, theme)
-            assert too_faint(text_pairs(sheet), TEXT) == {}, type(widget).__name__
-            assert too_faint(focus_marks(sheet, theme), MARK) == {}, type(widget).__name__
-    if surface is not window:
-        surface.close()
+    judged = set()
+    for show in SURFACES.values():
+        surface = show(window)
+        for widget in (window, *window.findChildren(QWidget)):
+            if text := widget.styleSheet():
+                sheet = Sheet(text, theme)
+                assert too_faint(text_pairs(sheet), TEXT) == {}, type(widget).__name__
+                assert too_faint(focus_marks(sheet, theme), MARK) == {}, type(widget).__name__
+                judged.add(type(widget).__name__)
+        if surface is not window:
+            surface.close()
+    assert {"DisclosureButton", "QToolButton"} <= judged
 
 
 # Painters

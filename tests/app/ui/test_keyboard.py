@@ -221,3 +221,11 @@ def test_the_menu_key_opens_the_menu_of_the_chosen_chat_and_of_a_message(qtbot, 
         assert isinstance(menu, QMenu)
         assert [action.text() for action in menu.actions() if not action.isSeparator()]
         menu.close()
+
+
+def test_the_panel_is_moved_by_the_menu_as_by_the_mouse(window: MainWindow) -> None:
+    for area, action in window.actions_.panel_places.items():
+        action.trigger()
+        assert window.dock.isVisible()
+        assert not window.dock.isFloating()
+        assert window._frame.dockWidgetArea(window.dock) is area
