@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QLabel,
     QLineEdit,
+    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
@@ -119,6 +120,7 @@ class KeptStatesDialog(ReadingOrder, QDialog):
         self.used = QLabel("", self)
         self.folder = ElidedLabel("", self, mode=Qt.TextElideMode.ElideMiddle)
         set_role(self.folder, "small")
+        self.folder.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.remove_button = PushButton(tr("Remove all…"), self)
         set_role(self.remove_button, "danger")
         self.remove_button.setEnabled(False)
@@ -162,7 +164,10 @@ class KeptStatesDialog(ReadingOrder, QDialog):
         column.addWidget(card)
         column.addWidget(self.buttons)
         column.setSizeConstraint(QVBoxLayout.SizeConstraint.SetFixedSize)  # as high as what it says now
-        follow_text_size(self, lambda: explanation.setFixedWidth(scaled(_WIDTH - 2 * SPACE_XL)))
+        for sentences in (explanation, hint):
+            follow_text_size(
+                sentences, lambda part=sentences: part.setFixedWidth(scaled(_WIDTH - 2 * SPACE_XL))
+            )
 
 
 def _field(name: str, parent: QWidget) -> QLineEdit:

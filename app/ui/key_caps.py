@@ -9,6 +9,7 @@ from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.ui.shortcut_list import Keys
+from app.ui.text_size import follow_text_size
 from app.ui.theme import SCALE_SMALL, current_theme, mixed, scaled_font, theme_manager
 
 _PADDING = 6.0  # pixels beside the words on a cap
@@ -25,7 +26,7 @@ class KeyCaps(QWidget):
     def __init__(self, ways: Sequence[Keys], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._ways = tuple(ways)
-        self.setFont(scaled_font(SCALE_SMALL))
+        follow_text_size(self, lambda: self.setFont(scaled_font(SCALE_SMALL)))
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         theme_manager().changed.connect(self.update)
 

@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 from app.language import mark, tr
 from app.ui.card_memory import CardMemory
 from app.ui.device_words import device_words
+from app.ui.elided_label import ElidedLabel
 from app.ui.facts import NOTHING, Facts
 from app.ui.fitted_scroll import FittedScroll
 from app.ui.metrics_words import (
@@ -271,7 +272,7 @@ class LivePanel(QWidget):
         self.now.leave_out("Copies", not on_card or work is None)
         self.now.show_fact("Copies", copies_in_words(work) if work is not None else NOTHING)
         self.now.explain("Speed", work_sentence(work) if on_card and work is not None else "")
-        self._kept.setToolTip(use_sentence(metrics) if metrics is not None else "")
+        self._kept.explain(use_sentence(metrics) if metrics is not None else "")
 
     def _show_answer(self) -> None:
         title = self._titles.get(self._writing or "", tr("New chat")) if self._writing else NOTHING
@@ -359,7 +360,7 @@ def _share_of(part: int, whole: int) -> str:
 
 
 def _heading(text: str, parent: QWidget) -> QLabel:
-    label = QLabel(text, parent)
+    label = ElidedLabel(text, parent)
     set_role(label, "section")
     return label
 
