@@ -26,7 +26,7 @@ def icon(name: str, color: str | None = None) -> QIcon:
 def pixmap(name: str, size: int, *, color: str, device_pixel_ratio: float = 1.0) -> QPixmap:
     """The icon as a pixmap of `size` device-independent pixels, for labels and delegates."""
     renderer = _renderer(name, color)
-    image = _draw(renderer, round(size * device_pixel_ratio))
+    image = _draw(renderer, int(size * device_pixel_ratio + 0.5))  # as Qt rounds, or it would stretch it
     image.setDevicePixelRatio(device_pixel_ratio)
     return image
 
