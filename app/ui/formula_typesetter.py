@@ -2,8 +2,9 @@
 
 ziamath lays formulas out; it is asked only for what it can do well and soon. Its time doubles with every row
 in a row, so what that comes to is counted first, and a formula that would take too long is refused, as is one
-with commands or characters that it doesn't know: it would show something else than what was meant. Nothing
-here knows Qt, and everything may run on any thread, one at a time.
+with commands or characters that it doesn't know: it would show something else than what was meant. Chinese,
+Japanese and Korean, which its font lacks, get a place in the drawing: whoever paints it writes them there.
+Nothing here knows Qt, and everything may run on any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 EM = 48.0  # units of a drawing in one em of its font
 _ROW_SPACING = "0.5em"
+_SPACE_EM = 0.75  # what the library takes for an em of space is a third more than one of its letters
+ABOVE = 0.88  # of a full-width character, above the baseline
+_FULL_WIDTH = re.compile(
+    "([\u1100-\u115f\u2e80-\u303e\u3041-\u33ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c\uac00-\ud7a3"
+    "\uf900-\ufaff\ufe30-\ufe4f\uff01-\uff60\uffe0-\uffe6\U00020000-\U0003fffd]+)"
+)
+_VIEW = re.compile(r'viewBox="([-\d.e]+) ([-\d.e]+) ')
+_BOX = re.compile(
+    r'<rect x="([-\d.e]+)" y="([-\d.e]+)" width="([-\d.e]+)" height="([-\d.e]+)" fill="#f0([0-9a-f]{4})" />'
+)
 INK = "#010203"  # stands in a drawing where the colour of the text belongs
 MAX_CHARACTERS = 2_000
 MAX_DEPTH = 40  # braces in braces; what reads them calls itself
@@ -31,15 +42,31 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedText:
+    """Full-width characters, to be written into a box: from the drawing's left and top, in em."""
+
+    text: str
+    left: float
+    top: float
+    width: float
+    height: float
+
+    @property
+    def baseline(self) -> float:
+        return self.top + ABOVE * self.height
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """A formula as SVG. Lengths are in em of the formula's font; `ascent` and `descent` are above and below
-    the baseline, and the drawing is exactly so large.
+    the baseline, and the drawing is exactly so large. texts: what isn't in the SVG.
     """
 
     svg: str
     width: float
     ascent: float
     descent: float
+    texts: tuple[PlacedText, ...] = ()
 
 
 def typeset(tex: str, *, display: bool) -> Drawing | None:
@@ -62,6 +89,8 @@ def _typeset(tex: str, *, display: bool) -> Drawing | None:
     mathml = ET.fromstring(unescape(tex2mml(tex, inline=not display)))
     _unwrap(mathml)
     _improve(mathml)
+    texts: list[str] = []
+    _leave_places(mathml, texts)
     if _cost(mathml) > MAX_COST or not _known(mathml):
         return None
     mathml.set("mathcolor", INK)
@@ -72,7 +101,8 @@ def _typeset(tex: str, *, display: bool) -> Drawing | None:
         return None
     if not (0 < width <= MAX_EM * EM and 0 < ascent + descent <= MAX_EM * EM):
         return None
-    return Drawing(drawn.svg(), width / EM, ascent / EM, descent / EM)
+    svg, places = _take_places(drawn.svg(), texts)
+    return Drawing(svg, width / EM, ascent / EM, descent / EM, places)
 
 
 def _depth(tex: str) -> int:
@@ -122,6 +152,54 @@ def _improve(mathml: ET.Element) -> None:
             element.attrib.setdefault("mathvariant", "normal")
         elif name == "mtable":
             element.set("rowspacing", _ROW_SPACING)  # what the converter says lets lines touch
+
+
+def _leave_places(element: ET.Element, texts: list[str]) -> None:
+    """Puts an empty box in the place of each run of characters that the font lacks; the colour of its ground
+    says which of `texts` it is for.
+    """
+    for index, child in enumerate(element):
+        _leave_places(child, texts)
+        parts = _FULL_WIDTH.split(child.text or "") if len(child) == 0 else []
+        if len(parts) < 2:
+            continue
+        space, _, _ = child.tag.rpartition("}")
+        prefix = f"{space}}}" if space else ""
+        row = ET.Element(f"{prefix}mrow")
+        for number, part in enumerate(parts):
+            if number % 2:
+                row.extend(_place(part, len(texts), prefix))
+                texts.append(part)
+            elif part:
+                ET.SubElement(row, child.tag, child.attrib).text = part
+        element[index] = row
+
+
+def _place(text: str, number: int, prefix: str) -> tuple[ET.Element, ET.Element]:
+    """The box, and one of no size behind it: a character without an outline that follows, such as a space,
+    has the library colour what it drew last.
+    """
+    width, above, below = len(text) * _SPACE_EM, ABOVE * _SPACE_EM, (1 - ABOVE) * _SPACE_EM
+    space = f"{prefix}mspace"
+    size = {"width": f"{width:.4f}em", "height": f"{above:.4f}em", "depth": f"{below:.4f}em"}
+    box = ET.Element(space, {**size, "mathbackground": f"#f0{number:04x}"})
+    return box, ET.Element(space, {"width": "0", "mathbackground": INK})
+
+
+def _take_places(svg: str, texts: list[str]) -> tuple[str, tuple[PlacedText, ...]]:
+    """The drawing without these boxes, and where they stood."""
+    if not texts:
+        return svg, ()
+    view = _VIEW.search(svg)
+    assert view is not None
+    left, top = float(view[1]), float(view[2])
+    places = [
+        PlacedText(texts[int(box[5], 16)], *(length / EM for length in (
+            float(box[1]) - left, float(box[2]) - top, float(box[3]), float(box[4])
+        )))
+        for box in _BOX.finditer(svg)
+    ]  # fmt: skip
+    return _BOX.sub("", svg), tuple(places)
 
 
 def _cost(element: ET.Element, weight: int = 1) -> int:

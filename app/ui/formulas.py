@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import shiboken6
-from PySide6.QtCore import QByteArray, QObject, QRectF, QSizeF, Qt
-from PySide6.QtGui import QColor, QPainter, QPixmap
+from PySide6.QtCore import QByteArray, QObject, QPointF, QRectF, QSizeF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 
 from app.threads import LoopThread, Mailbox
-from app.ui.formula_typesetter import INK, Drawing, typeset
+from app.ui.formula_typesetter import INK, Drawing, PlacedText, typeset
 
 MAX_KNOWN = 4_000  # drawings are about 10 KB each
 MAX_PAINTED_BYTES = 32 << 20
@@ -163,6 +163,9 @@ class FormulaStore(QObject):
         painter = QPainter(pixmap)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         renderer.render(painter, QRectF(0, 0, size.width(), size.height()))
+        painter.setPen(color)
+        for place in drawing.texts:
+            _write(painter, place, size.width() / drawing.width)
         painter.end()
         self._painted[known] = pixmap
         self._painted_bytes += _bytes(pixmap)
@@ -185,6 +188,19 @@ def formula_store() -> FormulaStore:
 def end_formulas() -> bool:
     """At the end of the program: ends the thread, if there ever was a formula. False: it did not end."""
     return _store is None or _store.shutdown()
+
+
+def _write(painter: QPainter, place: PlacedText, em: float) -> None:
+    """In the program's own font, which finds one for every script. em: pixels."""
+    font = QFont(painter.font())
+    font.setPixelSize(max(1, round(place.height * em)))
+    wanted = max(1.0, QFontMetricsF(font).horizontalAdvance(place.text))
+    painter.save()
+    painter.setFont(font)
+    painter.translate(place.left * em, place.baseline * em)
+    painter.scale(place.width * em / wanted, place.width * em / wanted)
+    painter.drawText(QPointF(0, 0), place.text)
+    painter.restore()
 
 
 def _bytes(pixmap: QPixmap) -> int:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PySide6.QtGui import QColor, QGuiApplication, QImage, QTextCursor
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QColor, QGuiApplication, QImage, QPainter, QTextCursor
 
 from app.settings import Theme
 from app.ui.formula_object import OBJECT
 from app.ui.formula_typesetter import MAX_CHARACTERS, MAX_EM, typeset
-from app.ui.formulas import FormulaKey, formula_store
+from app.ui.formulas import FormulaKey, FormulaStore, formula_store
 from app.ui.markdown import Formula, Leaf, Paragraph, Span, TableRow, parse, plain_text
 from app.ui.prose_view import ProseView
 from app.ui.sliced_work import SlicedWork
@@ -191,6 +192,52 @@ def test_what_cannot_be_read_or_would_take_too_long_is_refused(tex: str) -> None
 def test_nothing_that_is_written_raises(tex: str) -> None:
     drawing = typeset(tex, display=False)
     assert drawing is None or 0 < drawing.width <= MAX_EM
+
+
+@pytest.mark.parametrize(
+    ("tex", "texts"),
+    [
+        (r"v = \text{速度 v} + 1", ["速度"]),
+        (r"\text{ 速 a 度 }", ["速", "度"]),
+        (r"\frac{\text{路程}}{\text{时间 } t}", ["路程", "时间"]),
+        (r"x_{\text{最大}}^{\text{上}}", ["最大", "上"]),
+        (r"\begin{cases} 1 & \text{如果 } x > 0 \\ 0 & \text{否则} \end{cases}", ["如果", "否则"]),
+        (r"\text{アイ}\text{ a}", ["アイ"]),
+        (r"\text{한국어}", ["한국어"]),
+        (r"面积 = 3", ["面", "积"]),
+    ],
+)
+def test_scripts_that_the_font_lacks_have_a_place_in_the_drawing(tex: str, texts: list[str]) -> None:
+    drawing = typeset(tex, display=True)
+    assert drawing is not None
+    assert [place.text for place in drawing.texts] == texts
+    for place in drawing.texts:
+        assert place.width == pytest.approx(len(place.text) * place.height, rel=1e-3)
+        assert -1e-6 <= place.left <= place.left + place.width <= drawing.width + 1e-3
+        assert -1e-6 <= place.top <= place.top + place.height <= drawing.ascent + drawing.descent + 1e-3
+    assert "#f0" not in drawing.svg, "the boxes themselves are not seen"
+
+
+def test_a_script_that_is_not_full_width_is_still_shown_as_it_was_written() -> None:
+    assert typeset(r"\text{ไทย}", display=True) is None
+
+
+def test_chinese_in_a_formula_is_painted_in_the_colour_of_the_text(qapp) -> None:
+    key = FormulaKey(r"\text{速度}", display=False)
+    store = FormulaStore()
+    store._known[key] = drawing = typeset(key.tex, display=False)
+    assert drawing is not None
+    picture = QImage(80, 40, QImage.Format.Format_ARGB32)
+    picture.fill(Qt.GlobalColor.white)
+    painter = QPainter(picture)
+    store.paint(painter, key, QRectF(0, 0, 80, 40), QColor("#c00000"))
+    painter.end()
+    inked = [
+        (x, y) for x in range(80) for y in range(40)
+        if picture.pixelColor(x, y).red() > picture.pixelColor(x, y).green() + 60
+    ]  # fmt: skip
+    assert any(x < 40 for x, _ in inked)
+    assert any(x >= 40 for x, _ in inked)
 
 
 def test_a_drawing_holds_outlines_and_nothing_that_is_loaded() -> None:
