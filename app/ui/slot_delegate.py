@@ -10,6 +10,7 @@ from app.ui.slot_model import DETAIL_ROLE, PLACE_ROLE, SLOT_ROLE, Index
 from app.ui.theme import SCALE_SMALL, SPACE_M, SPACE_S, SPACE_XS, current_theme, mixed, scaled_font
 
 _PADDING = 6
+_OTHER_FONTS = "\u0250"  # letters from here on may be missing in a font; Latin ones aren't
 _INKS = {"pool": "success", "ram": "accent", "disk": "text_muted", "fallback": "warning"}
 
 
@@ -59,4 +60,6 @@ class SlotDelegate(QStyledItemDelegate):
 def _height(font: QFont, words: str) -> int:
     """Of a line: letters that another font stands in for may be higher than this one says."""
     metrics = QFontMetrics(font)
+    if max(words, default="") < _OTHER_FONTS:
+        return metrics.height()
     return max(metrics.height(), metrics.size(Qt.TextFlag.TextSingleLine, words).height())

@@ -69,7 +69,11 @@ class SlotModel(QAbstractListModel):
                 return tr(", ").join((title, self._place(slot), *slot_lines(slot)))
             case Qt.ItemDataRole.ToolTipRole:
                 return slot_sentence(slot)
-        return {SLOT_ROLE: slot, DETAIL_ROLE: slot_lines(slot), PLACE_ROLE: self._place(slot)}.get(role)
+        if role == SLOT_ROLE:
+            return slot
+        if role == DETAIL_ROLE:
+            return slot_lines(slot)
+        return self._place(slot) if role == PLACE_ROLE else None
 
 
 def slot_lines(slot: SlotInfo) -> list[str]:

@@ -98,18 +98,20 @@ class _Canvas(QWidget):
 
     def _draw(self, painter: QPainter, values: Sequence[float], color: QColor, area: QRectF) -> None:
         """Nothing where nothing was done."""
-        top = rounded_up(max(values))
-        step = area.width() / (STEPS - 1)
+        left, bottom = area.left(), area.bottom()
+        step, scale = area.width() / (STEPS - 1), area.height() / rounded_up(max(values))
         below = QColor(color)
         below.setAlphaF(_FILL)
-        for is_something, run in itertools.groupby(enumerate(values), key=lambda each: each[1] > 0):
+        end = 0
+        for is_something, run in itertools.groupby(values, key=bool):
+            begin, heights = end, list(run)
+            end += len(heights)
             if not is_something:
                 continue
             line = [
-                QPointF(area.left() + place * step, area.bottom() - area.height() * value / top)
-                for place, value in run
+                QPointF(left + at * step, bottom - scale * value) for at, value in enumerate(heights, begin)
             ]
-            ground = [QPointF(each.x(), area.bottom()) for each in (line[0], line[-1])]
+            ground = [QPointF(each.x(), bottom) for each in (line[0], line[-1])]
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(below)
             painter.drawPolygon(QPolygonF([ground[0], *line, ground[1]]))

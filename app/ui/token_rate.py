@@ -12,14 +12,17 @@ class TokenRate:
 
     def __init__(self) -> None:
         self._counts: deque[tuple[float, int]] = deque()
+        self._sum = 0  # of what is counted
         self._began: float | None = None
 
     def begin(self, now: float) -> None:
         self._counts.clear()
+        self._sum = 0
         self._began = now
 
     def add(self, tokens: int, now: float) -> None:
         self._counts.append((now, tokens))
+        self._sum += tokens
 
     def at(self, now: float) -> float | None:
         """None before anything was measured."""
@@ -27,7 +30,7 @@ class TokenRate:
             return None
         begin = max(self._began, now - WINDOW_SECONDS)
         while self._counts and self._counts[0][0] <= begin and begin > self._began:
-            self._counts.popleft()
+            self._sum -= self._counts.popleft()[1]
         if now <= begin or not self._counts:
             return None
-        return sum(tokens for _, tokens in self._counts) / (now - begin)
+        return self._sum / (now - begin)
