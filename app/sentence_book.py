@@ -11,13 +11,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from string import Formatter
 
 LONGEST = 2_000  # characters; what is longer is a value, such as a compiler's log
 _MOST_READINGS = 40  # of one text by one template: where a value holds the template's own words
-_MOST_STEPS = 1_000  # texts looked at for one sentence, its parts and their parts; some 20 ms of them
+_MOST_STEPS = 4_000  # readings of one sentence, its parts and their parts that are looked at
 _DEEPEST = 12
 _WORD = re.compile(r"\w+")
+_BRACKET = re.compile("[()]")
 _BORDER = re.compile(r"(?<=[.!?”]) (?=\S)|; ")  # of two sentences, or of two things that are listed
 # A language without spaces sets them beside other letters alone, and not beside its own punctuation.
 _SPACELESS = r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]"
@@ -66,7 +68,9 @@ class _Template:
 @dataclass(frozen=True)
 class _Said:
     text: str
-    letters: int  # of the English that a template or a whole entry explains; 0: nothing does
+    letters: int  # of the English that templates and whole entries explain; 0: nothing does
+    pieces: int = 0
+    """How many these are, and how many values are torn out of their brackets: the simpler reading counts."""
 
 
 class SentenceBook:
@@ -102,53 +106,65 @@ class _Reader:
         known = self._known.get(text)
         if known is not None:
             return known
-        if self._steps_left == 0 or depth == _DEEPEST:
+        if depth == _DEEPEST or not self._step():
             return _Said(text, 0)
-        self._steps_left -= 1
         self._known[text] = _Said(text, 0)  # a template that is nothing but a place leads back here
         self._known[text] = said = self._best(text, depth=depth)
         return said
+
+    def _step(self) -> bool:
+        self._steps_left -= 1
+        return self._steps_left >= 0
 
     def _best(self, text: str, *, depth: int) -> _Said:
         spellings = (text, text[:1].lower() + text[1:])  # "reading the file" begins a sentence as "Reading"
         for spelt in spellings:
             if spelt in self._whole:
-                return _Said(self._whole[spelt], _num_letters(text))
+                return _Said(self._whole[spelt], _num_letters(text), 1)
         if " " not in text:
             return _Said(text, 0)
-        best = self._in_parts(text, depth=depth)
-        for spelt in dict.fromkeys(spellings):
-            for word in dict.fromkeys(["", *_WORD.findall(spelt)]):
-                for template in self._by_word.get(word, ()):
-                    if template.fits(spelt):
-                        best = max(best, self._by(template, spelt, depth=depth), key=_explained)
-        return best
+        fitting = [
+            (template, spelt)
+            for spelt in dict.fromkeys(spellings)
+            for word in dict.fromkeys(["", *_WORD.findall(spelt)])
+            for template in self._by_word.get(word, ())
+            if template.fits(spelt)
+        ]
+        fitting.sort(key=lambda one: -one[0].letters)  # the best first: there may not be time for all
+        best = _Said(text, 0)
+        for template, spelt in fitting:
+            best = max(best, self._by(template, spelt, depth=depth), key=_worth)
+        return max(best, self._in_parts(text, depth=depth), key=_worth)
 
     def _by(self, template: _Template, text: str, *, depth: int) -> _Said:
         best = _Said(text, 0)
-        for count, values in enumerate(template.readings(text)):
-            if count == _MOST_READINGS or self._steps_left == 0:
+        for values in islice(template.readings(text), _MOST_READINGS):
+            if not self._step():
                 break
             said = [
                 _Said(value, 0) if template.is_name(index) else self.read(value, depth=depth + 1)
                 for index, value in enumerate(values)
             ]
-            letters = template.letters + sum(map(_explained, said))
-            if letters > best.letters:
-                best = _Said(template.say(tuple(one.text for one in said)), letters)
+            letters = template.letters + sum(one.letters for one in said)
+            pieces = 1 + sum(one.pieces for one in said) + sum(map(_is_torn, values))
+            if (letters, -pieces) > _worth(best):
+                best = _Said(template.say(tuple(one.text for one in said)), letters, pieces)
         return best
 
     def _in_parts(self, text: str, *, depth: int) -> _Said:
         """Two sentences that stand one behind the other, or two things of a list, each read for itself."""
         best = _Said(text, 0)
         for border in _BORDER.finditer(text):
+            if not self._step():
+                break
             first = self.read(text[: border.start()], depth=depth + 1)
             rest = self.read(text[border.end() :], depth=depth + 1)
-            if first.letters + rest.letters > best.letters:
+            letters, pieces = first.letters + rest.letters, 1 + first.pieces + rest.pieces
+            if (letters, -pieces) > _worth(best):
                 between = border[0]
                 if first.letters:
                     between = "；" if between == "; " else ""
-                best = _Said(first.text + between + rest.text, first.letters + rest.letters)
+                best = _Said(first.text + between + rest.text, letters, pieces)
         return best
 
 
@@ -210,8 +226,18 @@ def _joined(left: str, right: str) -> str:
     return left[: max(0, at - 2)] + mended + right[2:]
 
 
-def _explained(said: _Said) -> int:
-    return said.letters
+def _is_torn(value: str) -> bool:
+    """Whether it holds one bracket of a pair."""
+    depth = 0
+    for sign in _BRACKET.findall(value):
+        depth += 1 if sign == "(" else -1
+        if depth < 0:
+            return True
+    return depth > 0
+
+
+def _worth(said: _Said) -> tuple[int, int]:
+    return said.letters, -said.pieces
 
 
 def _num_letters(text: str) -> int:
