@@ -189,10 +189,12 @@ def show_banners(window: MainWindow) -> QWidget:
 
 def show_search(window: MainWindow) -> QWidget:
     show_chat(window)
-    field = window.conversations.filter_bar.field
-    field.setText("kestrel")
-    window.conversations.filter_bar._timer.stop()
-    window.conversations.filter_bar._ask()
+    bar = window.conversations.filter_bar
+    bar.field.setText("kestrel")
+    bar._timer.stop()
+    asks = window.conversations.blockSignals(True)  # what is found is said here, not by the store
+    bar._ask()
+    window.conversations.blockSignals(asks)
     hit = MessageHit("m2", "assistant", Snippet("the kestrel hovers", ((4, 11),)), _NOW)
     found = ConversationHit("c1", Snippet("Kestrels", ((0, 7),)), (hit,), num_more=2)
     window.conversations.show_result(SearchResult("kestrel", ("kestrel",), (found,)))

@@ -126,6 +126,10 @@ class SearchResultDelegate(QStyledItemDelegate):
             ground = theme.selection if selected else mixed(theme.text, theme.window, 0.06)
             painter.setBrush(QColor(ground))
             painter.drawRoundedRect(option.rect.adjusted(SPACE_S, 1, -SPACE_S, -1), 6, 6)
+        if option.state & QStyle.StateFlag.State_HasFocus:
+            painter.setPen(QColor(theme.accent))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRoundedRect(option.rect.adjusted(SPACE_S, 1, -SPACE_S, -1), 6, 6)
         area = self._text_area(option.rect, row)
         ground = theme.selection if selected else theme.window
         if isinstance(row, ConversationHit):

@@ -203,7 +203,10 @@ QRadioButton::indicator:disabled { border-color: @border; }
 QProgressBar { background: @pressed; border: none; border-radius: 3px; max-height: 6px; min-height: 6px; }
 QProgressBar::chunk { background: @accent; border-radius: 3px; }
 
-QListWidget[role="sections"]::item { padding: 7px 10px; border-radius: 6px; color: @text; }
+QListWidget[role="sections"]::item {
+    padding: 6px 9px; border: 1px solid transparent; border-radius: 6px; color: @text;
+}
+QListWidget[role="sections"]::item:focus { border-color: @accent; }
 QListWidget[role="sections"]::item:hover { background: @hover; }
 QListWidget[role="sections"]::item:selected { background: @selection; }
 QListWidget[role="sections"]::item:disabled { color: @disabled; background: transparent; }

@@ -45,6 +45,7 @@ def focus_neighbour(window: QWidget, *, forward: bool) -> bool:
     place = order.index(at) if at in order else (-1 if forward else 0)
     place = (place + (1 if forward else -1)) % len(order)
     reason = Qt.FocusReason.TabFocusReason if forward else Qt.FocusReason.BacktabFocusReason
+    window.setAttribute(Qt.WidgetAttribute.WA_KeyboardFocusChange)  # lists then show in which row it is
     order[place].setFocus(reason)
     _scroll_to(order[place])
     return True

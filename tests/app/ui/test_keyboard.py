@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QMenu,
     QMessageBox,
     QRadioButton,
-    QScrollArea,
     QScrollBar,
     QWidget,
 )
@@ -141,29 +140,21 @@ def seen_change(before: QImage, after: QImage) -> float:
 
 
 @pytest.mark.parametrize("theme", [ThemeChoice.LIGHT, ThemeChoice.DARK])
-@pytest.mark.parametrize(
-    "surface",
-    [
-        "a chat",
-        "the page of models",
-        "the live panel",
-        "banners",
-        "the list with a tag and an undo",
-        "settings",
-    ],
-    indirect=True,
-)
+@pytest.mark.parametrize("surface", SURFACES, indirect=True)
 def test_what_has_the_focus_is_marked(qtbot, surface: QWidget, theme: ThemeChoice) -> None:
-    """Anew in each theme; lists mark the row, fields for many lines show the cursor."""
+    """In each theme anew; lists mark the row."""
     theme_manager().apply(theme)
     top = surface.window()
     top.activateWindow()
     qtbot.waitUntil(top.isActiveWindow)
     unmarked = []
     for one in reading_order(surface):
-        if isinstance(one, (QAbstractItemView, QScrollArea)) or not one.isVisible():
+        if not one.isVisible():
             continue
+        if isinstance(one, QAbstractItemView):
+            QTest.keyClick(one, Qt.Key.Key_Down)  # to its first row, if to none yet
         one.setFocus(Qt.FocusReason.TabFocusReason)
+        top.setAttribute(Qt.WidgetAttribute.WA_KeyboardFocusChange)  # as Tab does, see the next test
         QApplication.processEvents()
         if one.visibleRegion().isEmpty():
             continue
@@ -174,6 +165,18 @@ def test_what_has_the_focus_is_marked(qtbot, surface: QWidget, theme: ThemeChoic
             unmarked.append(told(one))
     theme_manager().apply(ThemeChoice.LIGHT)
     assert unmarked == []
+
+
+def test_lists_mark_their_row_when_tab_has_led_to_them(qtbot, window: MainWindow) -> None:
+    show_chat(window)
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    view = window.conversations.view
+    while QApplication.focusWidget() is not view:
+        QTest.keyClick(QApplication.focusWidget(), Qt.Key.Key_Tab)
+    after = picture_around(view)
+    view.clearFocus()
+    assert seen_change(picture_around(view), after) >= 3.0
 
 
 @pytest.mark.parametrize("surface", ["a chat"], indirect=True)
