@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QAction, QActionGroup, QKeyEvent
-from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QMenu, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtGui import QActionGroup, QKeyEvent
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QVBoxLayout, QWidget
 
 from app.language import tr
 from app.search_text import terms_of
 from app.ui.composition import Composition
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
+from app.ui.search_field import SearchField
 from app.ui.style_sheet import set_label
 from app.ui.theme import SPACE_M, SPACE_XS, Theme, current_theme, theme_manager
 from app.ui.text_size import set_icon_size
@@ -34,16 +35,13 @@ class FilterBar(QWidget):
         super().__init__(parent)
         self._tag = ""
         self._asked = ""
-        self.field = QLineEdit(self)
+        self.field = SearchField(self)
         self.field.setPlaceholderText(tr("Search all chats"))
         self.field.setAccessibleName(tr("Search all chats"))
         self.field.setToolTip(
             tr('Search everything that was said (Ctrl+F). "Words in quotes" stay together.')
         )
-        self.field.setClearButtonEnabled(True)
         self.field.setMaxLength(1_000)
-        self._lens = QAction(self)
-        self.field.addAction(self._lens, QLineEdit.ActionPosition.LeadingPosition)
         self.tag_button = QToolButton(self)
         self.tag_button.setAccessibleName(tr("List one tag"))
         self.tag_button.setToolTip(tr("List only chats with a tag"))
@@ -114,7 +112,6 @@ class FilterBar(QWidget):
             self.search_changed.emit(self._asked)
 
     def _paint_icons(self, theme: Theme) -> None:
-        self._lens.setIcon(icon("search", theme.text_muted))
         self.tag_button.setIcon(icon("tag", theme.text_muted))
         self.chip.setIcon(icon("close", theme.text_muted))
 

@@ -17,7 +17,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QLabel,
-    QLineEdit,
     QListWidget,
     QScrollArea,
     QVBoxLayout,
@@ -29,6 +28,7 @@ from app.paths import Folders
 from app.settings import Settings
 from app.ui import dialogs
 from app.ui.push_button import PushButton
+from app.ui.search_field import SearchField
 from app.ui.setting_rows import FolderRow, SettingRow
 from app.ui.settings_sections import FOLDER_FIELDS, Section, SettingsSections
 from app.ui.style_sheet import set_role
@@ -57,7 +57,7 @@ class SettingsDialog(ReadingOrder, QDialog):
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self._folders = folders
         self.sections = SettingsSections(self)
-        self.search = QLineEdit(self)
+        self.search = SearchField(self)
         self.list = QListWidget(self)
         self.nothing = QLabel(tr(_NOTHING), self)
         self._holders: list[tuple[QWidget, Section]] = []
@@ -142,7 +142,6 @@ class SettingsDialog(ReadingOrder, QDialog):
         self.search.setPlaceholderText(tr("Search settings"))
         self.search.setAccessibleName(tr("Search settings"))
         self.search.setToolTip(tr("Finds settings by their names and by what they do"))
-        self.search.setClearButtonEnabled(True)
         self.search.setMaxLength(_MAX_QUERY)
         self.list.setAccessibleName(tr("Sections of the settings"))
         self.list.setToolTip(tr("Sections of the settings"))

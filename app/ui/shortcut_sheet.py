@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QLabel,
-    QLineEdit,
     QScrollArea,
     QVBoxLayout,
     QWidget,
@@ -21,6 +20,7 @@ from app.language import tr
 from app.ui.composition import Composition
 from app.ui.key_caps import KeyCaps
 from app.ui.push_button import PushButton
+from app.ui.search_field import SearchField
 from app.ui.shortcut_list import Shortcut, ShortcutGroup
 from app.ui.style_sheet import set_role
 from app.ui.tab_order import ReadingOrder
@@ -65,7 +65,7 @@ class ShortcutSheet(ReadingOrder, QDialog):
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setMinimumSize(_MIN_SIZE)
         self.resize(_SIZE)
-        self.search = QLineEdit(self)
+        self.search = SearchField(self)
         self.nothing = QLabel(tr("No shortcut is called that. Try another word, or a key."), self)
         self.close_button = PushButton(tr("Close"), self)
         self.rows: list[ShortcutRow] = []
@@ -96,7 +96,6 @@ class ShortcutSheet(ReadingOrder, QDialog):
         self.search.setPlaceholderText(tr("Search by name or key"))
         self.search.setAccessibleName(tr("Search shortcuts"))
         self.search.setToolTip(tr("Finds shortcuts by what they do and by their keys"))
-        self.search.setClearButtonEnabled(True)
         self.search.setFixedWidth(_SEARCH_WIDTH)
         self.close_button.setToolTip(tr("Close this sheet (Esc)"))
         self.close_button.setAutoDefault(False)
