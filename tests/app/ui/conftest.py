@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import surfaces
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QScrollBar, QWidget
 
 from app.controller import ChatController, ModelPhase
-from app.ui.main_window import MainWindow
+from app.garbage import GarbageCollector
+from app.ui.chat_pane import ChatPane
 from app.ui.lexers import lexer_store
 from app.ui.message_body import MessageBody
 from app.ui.sliced_work import SlicedWork
@@ -70,6 +71,24 @@ def surface(
     yield shown
     if shown is not window:
         shown.close()
+
+
+@pytest.fixture
+def pane(qtbot, garbage: GarbageCollector) -> Iterator[ChatPane]:
+    """A chat by itself, that can be written in."""
+    made = ChatPane()
+    qtbot.addWidget(made)
+    made.resize(900, 600)
+    made.set_model_ready(True, "")
+    made.show()
+    qtbot.waitExposed(made)
+    yield made
+    made.transcript.work.cancel_all()
+
+
+@pytest.fixture
+def bar(pane: ChatPane) -> QScrollBar:
+    return pane.transcript.verticalScrollBar()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ stalls.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -17,7 +16,6 @@ from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 from stall_meter import TurnMeter
 
 from app.conversations import AnswerStats, Conversation, ConversationSummary, Message, MessageStatus
-from app.garbage import GarbageCollector
 from app.ui.answer_footer import AnswerFooter
 from app.ui.chat_pane import ChatPane
 from app.ui.code_view import CodeView
@@ -65,23 +63,6 @@ def exchange(count: int, text: str = ANSWER) -> Conversation:
             for number in range(count)
         )
     )
-
-
-@pytest.fixture
-def pane(qtbot, garbage: GarbageCollector) -> Iterator[ChatPane]:
-    made = ChatPane()
-    qtbot.addWidget(made)
-    made.resize(900, 600)
-    made.set_model_ready(True, "")
-    made.show()
-    qtbot.waitExposed(made)
-    yield made
-    made.transcript.work.cancel_all()
-
-
-@pytest.fixture
-def bar(pane: ChatPane):
-    return pane.transcript.verticalScrollBar()
 
 
 @pytest.fixture

@@ -38,17 +38,6 @@ def path(count: int, *, common: int | None = None) -> Conversation:
     )
 
 
-@pytest.fixture
-def pane(qtbot) -> ChatPane:
-    pane = ChatPane()
-    qtbot.addWidget(pane)
-    pane.resize(800, 600)
-    pane.set_model_ready(True, "")
-    pane.show()
-    qtbot.waitExposed(pane)
-    return pane
-
-
 def texts(pane: ChatPane) -> list[str]:
     return [view.text for view in pane.transcript.views]
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import long_chats
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from long_chats import STATS, WHEN, conversation
@@ -18,7 +17,6 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from app.conversations import Conversation, ConversationSummary, Message, MessageStatus
-from app.garbage import GarbageCollector
 from app.ui.chat_pane import ChatPane
 from app.ui.message_view import AnswerView, UserMessageView
 from app.ui.transcript_entries import NUM_BUILT, NUM_KEPT, NUM_LAST, Entry, nearest, seen_range
@@ -31,23 +29,6 @@ STALL_MS = 50.0
 
 def message(number: int, text: str = "", **changes) -> Message:
     return replace(long_chats.message(number, text), **changes)
-
-
-@pytest.fixture
-def pane(qtbot, garbage: GarbageCollector) -> Iterator[ChatPane]:
-    made = ChatPane()
-    qtbot.addWidget(made)
-    made.resize(900, 700)
-    made.set_model_ready(True, "")
-    made.show()
-    qtbot.waitExposed(made)
-    yield made
-    made.transcript.work.cancel_all()
-
-
-@pytest.fixture
-def bar(pane: ChatPane):
-    return pane.transcript.verticalScrollBar()
 
 
 def settle(qtbot, pane: ChatPane) -> None:
