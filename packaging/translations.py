@@ -56,6 +56,20 @@ _OF_SYSTEM = (
     "Too many open files",
     "Transport endpoint is not connected",
 )
+# And Python's own words about a JSON text, of all its versions.
+_OF_JSON = (
+    "Expecting ',' delimiter",
+    "Expecting ':' delimiter",
+    "Expecting property name enclosed in double quotes",
+    "Expecting value",
+    "Extra data",
+    "Illegal trailing comma before end of array",
+    "Illegal trailing comma before end of object",
+    "Invalid \\escape",
+    "Invalid \\uXXXX escape",
+    "Invalid control character at",
+    "Unterminated string starting at",
+)
 _RECORDS = re.compile(r"(Error|Notice|Refusal)$")
 _UNSAID_CALLS = {
     "setStyleSheet",
@@ -96,12 +110,16 @@ def window_texts(root: Path = ROOT) -> list[Found]:
 
 
 def sentences(root: Path = ROOT) -> list[Found]:
-    return [Found(text, "errno") for text in _OF_SYSTEM] + [
-        found
-        for part in ("engine", "app")
-        for path in _sources(root, part)
-        if not _NOT_SHOWN.search(path.relative_to(root).as_posix())
-        for found in _sentences_of(path, root)
+    return [
+        *(Found(text, "errno") for text in _OF_SYSTEM),
+        *(Found(text, "json") for text in _OF_JSON),
+        *(
+            found
+            for part in ("engine", "app")
+            for path in _sources(root, part)
+            if not _NOT_SHOWN.search(path.relative_to(root).as_posix())
+            for found in _sentences_of(path, root)
+        ),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ MakeTree = Callable[..., Path]
 @pytest.fixture
 def make_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTree:
     """`make_tree({"app/ui/a.py": "…"})` gives a root with those files, and a language without texts. What the
-    system says of files is left out.
+    system and Python say is left out.
     """
 
     def make(files: dict[str, str]) -> Path:
@@ -28,7 +29,8 @@ def make_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTree:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(source, encoding="utf-8")
         monkeypatch.setattr(translations, "LANGUAGES", tmp_path / "languages")
-        monkeypatch.setattr(translations, "_OF_SYSTEM", [])
+        monkeypatch.setattr(translations, "_OF_SYSTEM", ())
+        monkeypatch.setattr(translations, "_OF_JSON", ())
         (tmp_path / "languages" / "zh_CN").mkdir(parents=True, exist_ok=True)
         return tmp_path
 
@@ -69,6 +71,17 @@ def test_every_text_in_the_code_has_a_translation_with_the_same_places(folder: P
 
 def test_what_the_system_says_of_files_is_among_the_sentences() -> None:
     assert os.strerror(errno.ENOSPC) in texts(translations.sentences())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a" 1}', "[1 2]", "{1: 2}", "", "1 2", "[1,]", '{"a": 1,}', r'"\x"', r'"\uXYZW"', '"\t"', '"a'],
+)
+def test_what_python_says_of_a_json_text_is_among_the_sentences(text: str) -> None:
+    with pytest.raises(json.JSONDecodeError) as refused:
+        json.loads(text)
+    words = [found.replace("{{", "{").replace("}}", "}") for found in texts(translations.sentences())]
+    assert any(refused.value.msg.startswith(found) for found in words if len(found) > 8), refused.value.msg
 
 
 def test_there_is_chinese() -> None:
