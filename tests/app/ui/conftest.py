@@ -14,6 +14,7 @@ from app.controller import ChatController, ModelPhase
 from app.garbage import GarbageCollector
 from app.ui.chat_pane import ChatPane
 from app.ui.lexers import lexer_store
+from app.ui.main_window import MainWindow
 from app.ui.message_body import MessageBody
 from app.ui.sliced_work import SlicedWork
 
