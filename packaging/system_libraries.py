@@ -70,6 +70,9 @@ PLATFORM_FILES = {
         "Qt/lib/libQt6Widgets.so.6",
         "Qt/lib/libQt6Svg.so.6",
         "Qt/plugins/platforms/libqwayland.so",
+        "Qt/plugins/wayland-shell-integration/libxdg-shell.so",
+        "Qt/plugins/wayland-decoration-client/libadwaita.so",  # the frame, where the desktop draws none
+        "Qt/plugins/wayland-decoration-client/libbradient.so",
         "Qt/plugins/wayland-graphics-integration-client/libqt-plugin-wayland-egl.so",
     ),
 }
