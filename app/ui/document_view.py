@@ -7,7 +7,7 @@ the whole chat anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import Any
 
@@ -172,20 +172,20 @@ class DocumentView(QTextBrowser):
             draw_formulas(self.document())
         insert_formula(cursor, one_block(written), key, around)
         if not store.is_known(key):
-            store.want(key, self._on_formula_known)
+            store.want(key, self._on_formulas_known)
 
     def source_format(self, around: QTextCharFormat) -> QTextCharFormat:
         """How a formula is written that can't be read."""
         return QTextCharFormat(around)
 
-    def _on_formula_known(self, key: FormulaKey) -> None:
+    def _on_formulas_known(self, keys: Sequence[FormulaKey]) -> None:
         cursor = QTextCursor(self.document())
         cursor.beginEditBlock()
-        for position in reversed(_places_of(self.document(), key)):
+        for position in reversed(_places_of(self.document(), keys)):
             cursor.setPosition(position)
             cursor.setPosition(position + 1, QTextCursor.MoveMode.KeepAnchor)
             char_format = cursor.charFormat()
-            if formula_store().drawing(key) is not None:
+            if formula_store().drawing(key_of(char_format)) is not None:
                 cursor.setCharFormat(fitted(char_format, self.document()))
             else:
                 before = self.document().characterCount()
@@ -255,12 +255,12 @@ class DocumentView(QTextBrowser):
             self.document().setDefaultFont(self.font())
 
 
-def _places_of(document: QTextDocument, key: FormulaKey) -> list[int]:
-    """Where a formula stands in a document."""
+def _places_of(document: QTextDocument, keys: Sequence[FormulaKey]) -> list[int]:
+    """Where some formulas stand in a document."""
     return [
         position
         for position, char_format in _formulas(document, 0, document.characterCount())
-        if key_of(char_format) == key
+        if key_of(char_format) in keys
     ]
 
 

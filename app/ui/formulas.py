@@ -11,7 +11,7 @@ import queue
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ from PySide6.QtSvg import QSvgRenderer
 
 from app.threads import LoopThread, Mailbox
 from app.ui.formula_typesetter import INK, Drawing, PlacedText, typeset
+from app.ui.sliced_work import SlicedWork
 
 MAX_KNOWN = 4_000  # drawings are about 10 KB each
 MAX_PAINTED_BYTES = 32 << 20
@@ -40,6 +41,7 @@ class FormulaKey:
     display: bool
 
 
+_Reference = weakref.WeakMethod[Callable[[Sequence[FormulaKey]], None]]
 _FIRST = FormulaKey("x", display=False)  # what is laid out to have the library loaded
 
 
@@ -49,7 +51,9 @@ class FormulaStore(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._known: OrderedDict[FormulaKey, Drawing | None] = OrderedDict()
-        self._waiting: dict[FormulaKey, list[weakref.WeakMethod[Callable[[FormulaKey], None]]]] = {}
+        self._waiting: dict[FormulaKey, list[_Reference]] = {}
+        self._arrived: list[FormulaKey] = []  # known, and nobody was told
+        self._telling = SlicedWork(self)
         self._painted: OrderedDict[tuple[FormulaKey, str, int, float], QPixmap] = OrderedDict()
         self._painted_bytes = 0
         self._work: queue.SimpleQueue[FormulaKey | None] = queue.SimpleQueue()  # None ends the thread
@@ -71,8 +75,10 @@ class FormulaStore(QObject):
             self._known.move_to_end(key)
         return drawing
 
-    def want(self, key: FormulaKey, then: Callable[[FormulaKey], None]) -> None:
-        """Have it typeset. `then`, a method, is called once it is known, unless its object is gone."""
+    def want(self, key: FormulaKey, then: Callable[[Sequence[FormulaKey]], None]) -> None:
+        """Have it typeset. `then`, a method, is called once it is known, with all that came in the
+        same turn of the event loop, unless its object is gone.
+        """
         waiting = self._waiting.get(key)
         if waiting is not None:
             reference = weakref.WeakMethod(then)
@@ -101,6 +107,8 @@ class FormulaStore(QObject):
         """Ends the thread; what still waits is forgotten. False: it did not end in time."""
         thread, self._thread = self._thread, None
         self._waiting.clear()
+        self._arrived.clear()
+        self._telling.cancel_all()
         if thread is None:
             return True
         with suppress(queue.Empty):
@@ -111,7 +119,7 @@ class FormulaStore(QObject):
         self._work = queue.SimpleQueue()
         return ended
 
-    def _on_prepared(self, key: FormulaKey) -> None:
+    def _on_prepared(self, _keys: Sequence[FormulaKey]) -> None:
         """Nobody waits for it."""
 
     def _begin_thread(self) -> None:
@@ -139,12 +147,27 @@ class FormulaStore(QObject):
         self._known[key] = drawing
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
-        for reference in self._waiting.pop(key, ()):
-            method = reference()
-            if method is not None and shiboken6.isValid(method.__self__):
-                method(key)
+        self._arrived.append(key)
+        if not self._telling.busy:
+            self._telling.start(self._tell())
         if not self._work.empty() and self._thread is not None and not self._thread.isRunning():
             self._begin_thread()  # it ended just as this was asked for
+
+    def _tell(self) -> Iterator[None]:
+        """Steps that tell those who wait, each of them once: a document lays itself out anew for it."""
+        while self._arrived:
+            keys, self._arrived = self._arrived, []
+            known: dict[_Reference, list[FormulaKey]] = {}
+            for key in keys:
+                for reference in self._waiting.get(key, ()):
+                    known.setdefault(reference, []).append(key)
+            for reference, theirs in known.items():
+                method = reference()
+                if method is not None and shiboken6.isValid(method.__self__):
+                    method(theirs)
+                    yield
+            for key in keys:
+                self._waiting.pop(key, None)
 
     def _pixmap(
         self, key: FormulaKey, drawing: Drawing, size: QSizeF, color: QColor, ratio: float

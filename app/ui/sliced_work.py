@@ -8,7 +8,7 @@ from time import perf_counter
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-SLICE_SECONDS = 0.010  # a third of a frame at 30 Hz; one step may take longer, so steps are kept small
+SLICE_SECONDS = 0.006  # a fifth of a frame at 30 Hz, in which what was made is drawn too
 
 
 class SlicedWork(QObject):
