@@ -18,9 +18,11 @@ LONGEST = 2_000  # characters; what is longer is a value, such as a compiler's l
 _MOST_READINGS = 40  # of one text by one template: where a value holds the template's own words
 _MOST_STEPS = 4_000  # readings of one sentence, its parts and their parts that are looked at
 _DEEPEST = 12
+_SAID_BETWEEN = {" ": "", "; ": "；", ", ": "，"}
 _WORD = re.compile(r"\w+")
 _BRACKET = re.compile("[()]")
-_BORDER = re.compile(r"(?<=[.!?”]) (?=\S)|; ")  # of two sentences, or of two things that are listed
+_COUNT = re.compile(r"\d[\d,]* ")
+_BORDER = re.compile(r"(?<=[.!?”]) (?=\S)|; |, (?=\d)")  # of two sentences, or of two things that are listed
 # A language without spaces sets them beside other letters alone, and not beside its own punctuation.
 _SPACELESS = r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]"
 _SPACE_BETWEEN = re.compile(rf"(?<={_SPACELESS}) (?={_SPACELESS})")
@@ -134,7 +136,8 @@ class _Reader:
         best = _Said(text, 0)
         for template, spelt in fitting:
             best = max(best, self._by(template, spelt, depth=depth), key=_worth)
-        return max(best, self._in_parts(text, depth=depth), key=_worth)
+        best = max(best, self._in_parts(text, depth=depth), key=_worth)
+        return max(best, self._of_a_count(text, depth=depth), key=_worth)
 
     def _by(self, template: _Template, text: str, *, depth: int) -> _Said:
         best = _Said(text, 0)
@@ -151,6 +154,14 @@ class _Reader:
                 best = _Said(template.say(tuple(one.text for one in said)), letters, pieces)
         return best
 
+    def _of_a_count(self, text: str, *, depth: int) -> _Said:
+        """Things with their number before them: "12 vision or audio"."""
+        count = _COUNT.match(text)
+        if count is None:
+            return _Said(text, 0)
+        things = self.read(text[count.end() :], depth=depth + 1)
+        return _Said(_joined(count[0].rstrip(), things.text), things.letters, things.pieces + 1)
+
     def _in_parts(self, text: str, *, depth: int) -> _Said:
         """Two sentences that stand one behind the other, or two things of a list, each read for itself."""
         best = _Said(text, 0)
@@ -161,9 +172,7 @@ class _Reader:
             rest = self.read(text[border.end() :], depth=depth + 1)
             letters, pieces = first.letters + rest.letters, 1 + first.pieces + rest.pieces
             if (letters, -pieces) > _worth(best):
-                between = border[0]
-                if first.letters:
-                    between = "；" if between == "; " else ""
+                between = _SAID_BETWEEN[border[0]] if first.letters else border[0]
                 best = _Said(first.text + between + rest.text, letters, pieces)
         return best
 

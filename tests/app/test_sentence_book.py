@@ -85,6 +85,12 @@ def test_two_sentences_and_the_things_of_a_list_are_read_each_for_itself() -> No
     assert small.translated("Who knows. Close other programs.") == "Who knows. 请关闭其他程序。"
 
 
+def test_counted_things_are_read_one_by_one() -> None:
+    small = SentenceBook({"Left out: {0}.": "略去了：{0}。", "of vision": "个视觉张量", "table": "个表"})
+    assert small.translated("Left out: 12 of vision, 3 table.") == "略去了：12 个视觉张量，3 个表。"
+    assert small.translated("Left out: (3, 4), 5 quux.") == "略去了：(3, 4), 5 quux。"
+
+
 def test_brackets_of_a_value_belong_together() -> None:
     small = SentenceBook({"No room for {0} ({1} pages).": "没有空间容纳 {0}（{1} 页）。"})
     assert small.translated("No room for a (2).txt (3 pages).") == "没有空间容纳 a (2).txt（3 页）。"
