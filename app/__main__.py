@@ -115,9 +115,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _report_start(window: MainWindow) -> None:
     """For the benchmark of the start: prints one JSON line and ends."""
+    import psutil
+
     figures = {
         "seconds_to_first_show": round(seconds_since_process_start(), 3),
         "seconds_without_a_core": round(seconds_without_a_core(), 3),
+        "resident_bytes": psutil.Process().memory_info().rss,
         "torch_imported": "torch" in sys.modules,
     }
     print(json.dumps(figures), flush=True)

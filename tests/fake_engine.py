@@ -20,7 +20,7 @@ from engine.generation import (
     SlotInfo,
     TextDelta,
 )
-from engine.metrics import MemoryUse, Metrics
+from engine.metrics import CardSpace, LayerUse, MemoryUse, Metrics
 from engine.notices import Notice
 from engine.progress import LoadProgress, LoadStage, ProgressCallback
 from engine.templates.chat_template import ChatPrompt
@@ -181,6 +181,23 @@ class EngineScript:
             raise self.load_errors[path.name]
         on_progress(LoadProgress(LoadStage.WEIGHTS, 2, 2))
         return FakeEngine(path, self)
+
+
+def show_everything(script: EngineScript) -> None:
+    """Gives a live panel as much to show as there can be: a card, a window of layers, and eight slots."""
+    memory = MemoryUse(
+        8_000_000_000,
+        2_000_000_000,
+        312,
+        workspace_bytes=96_000_000,
+        card=CardSpace("A card", 24_000_000_000, 12_000_000_000),
+        layers=LayerUse(total=36, at_once=12, present=12, brought=4_000, evicted=3_988),
+    )
+    script.metrics = Metrics("cuda", memory, slots=8, most_slots=8, most_pages=4096, reused_tokens=12_345)
+    script.slots = tuple(
+        SlotInfo(f"chat-{number}", tokens=1000 * number, pages=16 * number, place="pool", reused=9, total=12)
+        for number in range(1, 9)
+    )
 
 
 def _wait_for(gate: threading.Event, cancel: threading.Event | None) -> None:

@@ -45,8 +45,17 @@ def stall_between(before: Moment, after: Moment) -> float:
     ran, waited = after.ran - before.ran, after.waited - before.waited
     kept_by_others = max(0.0, after.now - before.now - ran - waited)
     # All of them: one that has the lock and no core may be followed by another one.
-    their_waits = sum(waits - before.others.get(task, 0.0) for task, waits in after.others.items())
+    their_waits = _waits_of_others(before, after)
     return max(0.0, ran - _PILED_UP * waited) + max(0.0, kept_by_others - their_waits)
+
+
+def waited_between(before: Moment, after: Moment) -> float:
+    """Seconds for which threads of this process could have gone on, and had no core."""
+    return after.waited - before.waited + _waits_of_others(before, after)
+
+
+def _waits_of_others(before: Moment, after: Moment) -> float:
+    return sum(waits - before.others.get(task, 0.0) for task, waits in after.others.items())
 
 
 class StallMeter(QObject):
