@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QActionGroup, QKeyEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QVBoxLayout, QWidget
 
@@ -19,8 +19,8 @@ from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.search_field import SearchField
 from app.ui.style_sheet import set_label
-from app.ui.theme import SPACE_M, SPACE_XS, Theme, current_theme, theme_manager
 from app.ui.text_size import set_icon_size
+from app.ui.theme import SPACE_M, SPACE_XS, Theme, current_theme, theme_manager
 
 _PAUSE_MS = 80  # in typing, before what was typed is looked for
 
