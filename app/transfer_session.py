@@ -39,9 +39,7 @@ class TransferSession(QObject):
     """Everything ends in a notice. Its thread begins with the first file."""
 
     imported = Signal(list, list)  # ids of new conversations, list[ConversationSummary]
-    progressed = Signal(
-        object
-    )  # TransferProgress, of what takes long; None: nothing is under way now
+    progressed = Signal(object)  # TransferProgress, of what takes long; None: nothing is under way now
     notice_raised = Signal(object)
 
     def __init__(self, store: StoreSession, path: Callable[[], Path], parent: QObject | None = None) -> None:

@@ -11,7 +11,7 @@ _of_qt: QTranslator | None = None  # Qt keeps no reference to what is installed
 
 
 def speak(chosen: Language) -> Notice | None:
-    """For all texts that are asked for from now on. What to tell where that can't be done: English is spoken."""
+    """For all texts that are asked for from now on. Returns what to tell where that can't be done."""
     resolved = of_system(QLocale.system().uiLanguages()) if chosen is Language.SYSTEM else chosen
     problem = None
     try:
