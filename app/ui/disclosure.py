@@ -37,8 +37,8 @@ class DisclosureButton(PushButton):
         theme = current_theme()
         self.setFont(scaled_font(SCALE_SMALL))
         self.setStyleSheet(
-            f"QPushButton {{ color: {theme.text_muted}; background: transparent;"
-            f" border: 1px solid transparent; border-radius: 5px; padding: 2px 4px 2px 0; text-align: left; }}"
+            f"QPushButton {{ color: {theme.text_muted}; background: transparent; text-align: left;"
+            f" border: 1px solid transparent; border-radius: 5px; padding: 2px 4px 2px 0; }}"
             f"QPushButton:hover, QPushButton:focus {{ color: {theme.text}; }}"
             f"QPushButton:focus {{ border-color: {theme.accent}; }}"
         )
