@@ -158,6 +158,7 @@ class ChatController(QObject):
         conversations.message_shown.connect(self.message_shown)
         conversations.notice_raised.connect(self.notice_raised)
         conversations.changed.connect(self.search.refresh)
+        self.search.failed.connect(self.notice_raised)
         self.conversations_moved.connect(self.search.reopen)
         self.transfer.imported.connect(self._on_imported)
         self.transfer.notice_raised.connect(self.notice_raised)

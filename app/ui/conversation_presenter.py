@@ -103,7 +103,6 @@ class ConversationPresenter(QObject):
         actions.delete_requested.connect(controller.trash.delete)
         actions.export_requested.connect(self.export)
         controller.search.found.connect(conversations.show_result)
-        controller.search.failed.connect(controller.notice_raised)
         controller.trash.changed.connect(self._on_trash_changed)
         conversations.transfer_bar.cancel_requested.connect(controller.transfer.cancel)
         controller.transfer.progressed.connect(conversations.transfer_bar.show_progress)

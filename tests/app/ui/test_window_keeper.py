@@ -186,3 +186,15 @@ def test_a_catalogue_that_cant_be_read_is_told_and_english_spoken(
     window = choose(qtbot, keeper, Language.CHINESE)
     assert "language-unreadable" in [notice.code for notice in window.banners.notices()]
     assert window.actions_.new_chat.text() == "New chat"
+
+
+def test_a_search_that_fails_is_told_once_however_many_windows_there_were(
+    keeper: WindowKeeper, qtbot
+) -> None:
+    for chosen in (Language.CHINESE, Language.ENGLISH, Language.CHINESE):
+        choose(qtbot, keeper, chosen)
+    told: list[Notice] = []
+    keeper.window.controller.notice_raised.connect(told.append)
+    fails = Notice("search-failed", "It could not be searched.")
+    keeper.window.controller.search.failed.emit(fails)
+    assert told == [fails]
