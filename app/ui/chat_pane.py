@@ -188,21 +188,20 @@ class ChatPane(QWidget):
                 self.delete_requested.emit(message_id)
 
     def go_on_editing(self, message_id: str, text: str) -> None:
-        """As the edit stood in the window that was here before."""
+        """As the edit stood in the window that was here before, whatever is going on by now."""
         if self.shows(message_id):
             self._begin_edit(message_id, text)
 
     def _edit(self, message_id: str) -> None:
         view = self.transcript.view(message_id)
-        if view is not None:
+        if view is not None and not self.composer.answering:
             self._begin_edit(message_id, view.text)
 
     def _begin_edit(self, message_id: str, text: str) -> None:
-        if not self.composer.answering:
-            self.composer.begin_edit(message_id, text)
-            message = next((one for one in self._messages if one.id == message_id), None)
-            self.edit_begun.emit(message.attachments if message is not None else ())
-            self._mark_edited()
+        self.composer.begin_edit(message_id, text)
+        message = next((one for one in self._messages if one.id == message_id), None)
+        self.edit_begun.emit(message.attachments if message is not None else ())
+        self._mark_edited()
 
     def _mark_edited(self) -> None:
         for view in self.transcript.views:

@@ -90,6 +90,12 @@ class ConversationList(QWidget):
         else:
             self.set_current(self._current)
 
+    def take_over(self, other: ConversationList) -> None:
+        """What is listed there, and what is searched for."""
+        self.set_summaries(other.model.summaries)
+        self._choose_tag(other.model.tag)
+        self.filter_bar.field.setText(other.filter_bar.field.text())
+
     @property
     def chosen(self) -> list[ConversationSummary]:
         """Those that are selected, in the order of the list."""

@@ -72,8 +72,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         super().__init__()
         self.controller = controller
         self.closed_cleanly = True  # False after a close: a thread did not end in time
-        self._language = controller.settings.language
-        self._left_edit: tuple[str, str] | None = None  # of which message, and what it was to be
+        self.language = controller.settings.language  # as it was chosen, so it may be SYSTEM
         self._watched_handle: QObject | None = None
         self._has_been_exposed = False
         self._closed = False
@@ -112,37 +111,21 @@ class MainWindow(ReadingOrder, QMainWindow):
         """It was closed, or another one has taken its place."""
         return self._closed
 
+    def keep_layout(self) -> None:
+        """Where the next window stands, and how it is divided."""
+        self.controller.update_settings(
+            window_geometry_base64=_as_text(self.saveGeometry()),
+            splitter_state_base64=_as_text(self._splitter.saveState()),
+            dock_state_base64=_as_text(self._frame.saveState()),
+        )
+
     def leave(self) -> None:
-        """Another window is about to take this one's place; the program goes on."""
+        """Another window takes this one's place; the program goes on."""
         self._closed = True
-        self._keep_layout()
         self.close_dialogs()
-        edit = self.chat.composer
-        if edit.edited_id:
-            self._left_edit = (edit.edited_id, edit.text)
-            edit.end_edit()
+        self.panel.watch_changed.disconnect(self.controller.watch_engine)  # the other's is seen from now on
         self.conversation_presenter.keep_draft()
         self.closed_cleanly = self.models.shutdown()
-
-    def take_over(self, other: MainWindow) -> None:
-        """What only the other one knows. What the controller knows comes with `ChatController.tell_again`."""
-        self.notices.take_over(other.notices)
-        self.banners.take_over(other.banners)
-        self.notice_presenter.take_over(other.notice_presenter)
-        self.presenter.take_over(other.presenter)
-        self.conversation_presenter.take_over(other.conversation_presenter)
-        self.attachments.take_over(other.attachments)
-        self._left_edit = other._left_edit
-        if self._left_edit is not None:
-            once = Qt.ConnectionType.SingleShotConnection
-            self.controller.conversation_opened.connect(self._go_on_editing, once)
-        self._pages.setCurrentIndex(other._pages.currentIndex())
-        if other.showing_models and not other.loader.card.isHidden() and other.loader.card.path is not None:
-            self.loader.pick(other.loader.card.path)
-
-    def _go_on_editing(self) -> None:
-        if self._left_edit is not None:
-            self.chat.go_on_editing(*self._left_edit)
 
     # Building
 
@@ -463,8 +446,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.actions_.themes[settings.theme].setChecked(True)
         self.status.context.set_policy(settings.context_policy)
         self.models.show_settings()
-        if settings.language is not self._language:
-            self._language = settings.language
+        if settings.language is not self.language:
             self.language_chosen.emit()
 
     def _show_kept_states(self) -> None:
@@ -525,7 +507,7 @@ class MainWindow(ReadingOrder, QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         if not self._closed:
             self._closed = True
-            self._keep_layout()
+            self.keep_layout()
             self.hide()  # what follows may take a moment
             self.close_dialogs()
             self.conversations.set_answering(None)
@@ -535,13 +517,6 @@ class MainWindow(ReadingOrder, QMainWindow):
             self.closed_cleanly = end_formulas() and self.closed_cleanly
             self.closed_cleanly = end_lexers() and self.closed_cleanly
         super().closeEvent(event)
-
-    def _keep_layout(self) -> None:
-        self.controller.update_settings(
-            window_geometry_base64=_as_text(self.saveGeometry()),
-            splitter_state_base64=_as_text(self._splitter.saveState()),
-            dock_state_base64=_as_text(self._frame.saveState()),
-        )
 
     def close_dialogs(self) -> None:
         """A question that stands open would outlive the window."""

@@ -26,6 +26,8 @@ from engine.notices import Notice
 if TYPE_CHECKING:
     from engine.inspection import ModelReport
 
+_FILES_JOIN_TIMEOUT_MS = 500  # it only looks at paths: nothing is lost when it is left behind
+
 
 class ModelPresenter(QObject):
     """Signals: loaded, the model whose load was shown is ready. failed, a model could not be looked at or
@@ -84,7 +86,7 @@ class ModelPresenter(QObject):
     def shutdown(self) -> bool:
         """False: a thread did not end in time."""
         self._closed = True
-        return self._files.shutdown()
+        return self._files.shutdown(_FILES_JOIN_TIMEOUT_MS)
 
     def _connect_signals(self) -> None:
         controller, loader = self._controller, self._loader

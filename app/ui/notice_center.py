@@ -41,10 +41,6 @@ class NoticeCenter(QObject):
         banners.action_requested.connect(self.act)
         controller.slots_changed.connect(self._on_slots)
 
-    def take_over(self, other: NoticeCenter) -> None:
-        """The list of what was told so far."""
-        self.log = other.log
-
     def report(self, notice: Notice, details: str) -> str:
         """Of one that stands now."""
         for past in self.log.past:

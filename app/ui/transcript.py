@@ -106,6 +106,12 @@ class Transcript(QScrollArea):
         """Every selectable part, in reading order."""
         return (document for view in self.views for document in view.documents)
 
+    @property
+    def read_id(self) -> str:
+        """The first message that is seen; "" at the end, which is followed."""
+        anchor = None if self._following else self._anchor()
+        return anchor[0].message.id if anchor is not None else ""
+
     def show_messages(self, messages: Sequence[Message]) -> None:
         """Takes away what there is and begins to show these, the newest first."""
         self._clear()

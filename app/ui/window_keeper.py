@@ -7,9 +7,11 @@ handed over.
 
 from __future__ import annotations
 
+import shiboken6
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.controller import ChatController
+from app.ui.hand_over import hand_over
 from app.ui.main_window import MainWindow
 from app.ui.spoken_language import speak
 from engine.notices import Notice
@@ -52,16 +54,17 @@ class WindowKeeper(QObject):
 
     def _change(self) -> None:
         old = self.window
-        if old.has_ended:
+        if old.has_ended or old.language is self._controller.settings.language:
             return
-        old.leave()
+        old.keep_layout()
         problem = speak(self._controller.settings.language)
+        new = self._build()  # a fault in here leaves the old one as it is
+        hand_over(old, new)
+        self.window = new
         self._left_cleanly = self._left_cleanly and old.closed_cleanly
-        self.window = new = self._build()
-        new.take_over(old)
         new.show()
         old.hide()
-        old.deleteLater()
+        shiboken6.delete(old)  # at once: what is told from now on would be told by both
         self._controller.tell_again()
         if problem is not None:
             new.show_notice(problem)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import shiboken6
-from PySide6.QtCore import QCoreApplication
+from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QMessageBox
 
 from app.controller import ChatController, ModelPhase
 from app.language import Language, language
 from app.settings import load_settings
 from app.ui.main_window import MainWindow
+from app.ui.message_actions import MessageAction
 from app.ui.spoken_language import speak
 from app.ui.window_keeper import WindowKeeper
 from engine.notices import Notice
@@ -132,6 +134,112 @@ def test_an_edit_goes_on_and_what_stood_before_it_comes_back_after_it(
     assert window.chat.composer.text == "a new message"
 
 
+def test_files_that_an_edit_has_got_stay_with_it(
+    keeper: WindowKeeper, qtbot, model_folder: Path, tmp_path: Path
+) -> None:
+    load(qtbot, keeper.window, model_folder)
+    chat, draft = keeper.window.chat, keeper.window.controller.attachments
+    with qtbot.waitSignal(keeper.window.controller.answer_finished):
+        chat.send_requested.emit("Hi")
+    for name in ("unsent.txt", "edited.txt"):
+        (tmp_path / name).write_text("Some notes")
+    keeper.window.attachments.attach([tmp_path / "unsent.txt"])
+    qtbot.waitUntil(lambda: len(draft.ready) == 1)
+    chat.ask(MessageAction.EDIT)
+    keeper.window.attachments.attach([tmp_path / "edited.txt"])
+    qtbot.waitUntil(lambda: [one.name for one in draft.ready] == ["edited.txt"])
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert [one.name for one in draft.ready] == ["edited.txt"]
+    window.chat.composer.end_edit()
+    assert [one.name for one in draft.ready] == ["unsent.txt"]
+
+
+def test_what_was_read_is_seen_again(keeper: WindowKeeper, qtbot, model_folder: Path) -> None:
+    load(qtbot, keeper.window, model_folder)
+    controller = keeper.window.controller
+    for number in range(6):
+        with qtbot.waitSignal(controller.answer_finished):
+            keeper.window.chat.send_requested.emit(f"{number}\n" * 20)
+    transcript = keeper.window.chat.transcript
+    transcript.jump_to(transcript.views[4].message_id)
+    read = transcript.read_id
+    assert read
+    new = choose(qtbot, keeper, Language.CHINESE).chat.transcript
+    qtbot.waitUntil(lambda: not new.work.busy)
+    assert new.read_id == read
+
+
+def test_the_list_stays_with_its_tag_its_search_and_out_of_sight(
+    keeper: WindowKeeper, qtbot, model_folder: Path
+) -> None:
+    load(qtbot, keeper.window, model_folder)
+    window, controller = keeper.window, keeper.window.controller
+    with qtbot.waitSignal(controller.answer_finished):
+        window.chat.send_requested.emit("Hi")
+    controller.tag_conversations([controller.current_conversation_id], "birds", on=True)
+    qtbot.waitUntil(lambda: "birds" in window.conversations.model.tags)
+    window.conversations.filter_bar.tag_chosen.emit("birds")
+    with qtbot.waitSignal(controller.search.found):
+        window.conversations.filter_bar.field.setText("hi")
+    window.actions_.toggle_sidebar.trigger()
+    with qtbot.waitSignal(controller.search.found):
+        new = choose(qtbot, keeper, Language.CHINESE)
+    assert new.conversations.model.tag == "birds"
+    assert new.conversations.filter_bar.query == "hi"
+    assert not new.conversations.isVisible()
+
+
+def test_the_panel_that_is_seen_is_told_what_goes_on(keeper: WindowKeeper, qtbot, monkeypatch) -> None:
+    watched: list[bool] = []
+    controller = keeper.window.controller
+    monkeypatch.setattr(controller._worker, "watch", watched.append)
+    keeper.window.actions_.toggle_live.trigger()
+    assert keeper.window.panel.isVisible()
+    window = choose(qtbot, keeper, Language.CHINESE)
+    assert window.panel.isVisible()
+    assert watched[-1]
+
+
+def test_of_two_choices_in_one_turn_only_the_last_one_builds_a_window(keeper: WindowKeeper, qtbot) -> None:
+    window, controller = keeper.window, keeper.window.controller
+    built: list[Language] = []
+    build = keeper._build
+    keeper._build = lambda: built.append(language()) or build()  # type: ignore[method-assign]
+    with qtbot.waitSignal(controller.conversation_opened):
+        for chosen in (Language.CHINESE, Language.ENGLISH, Language.CHINESE):
+            controller.update_settings(language=chosen)
+            window.settings.applied.emit()
+    assert built == [Language.CHINESE]
+
+
+def test_a_window_that_cant_be_built_leaves_the_one_that_stands(keeper: WindowKeeper, qtbot) -> None:
+    window, controller = keeper.window, keeper.window.controller
+    build = keeper._build
+    keeper._build = lambda: 1 / 0  # type: ignore[method-assign]
+    controller.update_settings(language=Language.CHINESE)
+    with pytest.raises(ZeroDivisionError):
+        keeper._change()
+    keeper._build = build  # type: ignore[method-assign]
+    assert keeper.window is window
+    assert not window.has_ended
+    assert window.isVisible()
+
+
+def test_nothing_is_kept_of_the_windows_before(keeper: WindowKeeper, qtbot) -> None:
+    def num_objects() -> int:
+        gc.collect()
+        return sum(isinstance(one, QObject) and shiboken6.isValid(one) for one in gc.get_objects())
+
+    def there_and_back() -> int:
+        for chosen in (Language.CHINESE, Language.ENGLISH):
+            choose(qtbot, keeper, chosen).settings.dialog.close()
+        qtbot.wait(0)  # what closes deletes itself
+        return num_objects()
+
+    there_and_back()  # what is made once
+    assert there_and_back() == there_and_back()
+
+
 def test_notices_that_stand_and_those_that_are_past_stay(keeper: WindowKeeper, qtbot) -> None:
     stands, gone = Notice("one", "One stands.", "Do it."), Notice("two", "Two is gone.")
     keeper.window.show_notice(stands, details="all of it")
@@ -160,8 +268,7 @@ def test_a_deletion_can_still_be_undone(keeper: WindowKeeper, qtbot, model_folde
 def test_the_old_window_is_gone(keeper: WindowKeeper, qtbot) -> None:
     old = keeper.window
     choose(qtbot, keeper, Language.CHINESE)
-    QCoreApplication.processEvents()
-    qtbot.waitUntil(lambda: not shiboken6.isValid(old))
+    assert not shiboken6.isValid(old)
     keeper.window.controller.tell_again()  # none of its slots is left to be called
 
 
