@@ -6,6 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+# Beyond these, a moment can't be told in the time of every place on every system.
+_EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
+_LATEST = datetime(2999, 12, 30, tzinfo=UTC)
 
 
 def now_us() -> int:
@@ -13,7 +16,14 @@ def now_us() -> int:
 
 
 def time_from(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    """The moment, or the nearest one that can be shown: a file that was imported, or a clock, may have said
+    any.
+    """
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _LATEST if microseconds > 0 else _EARLIEST
+    return min(max(moment, _EARLIEST), _LATEST)
 
 
 def microseconds_of(moment: datetime | None, otherwise: int) -> int:

@@ -7,6 +7,7 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,21 @@ def test_imported_conversations_stand_where_their_times_put_them(store: Conversa
     assert [one.title for one in store.summaries()] == ["mine", "old", "What is a kestrel?"]
     store.begin_exchange(store.summaries()[2].id, "and now?")
     assert store.summaries()[0].title == "What is a kestrel?"
+
+
+@pytest.mark.parametrize("seconds", [-62_135_596_800, -1e15, 253_402_300_799, 9e15])
+def test_a_time_that_nobody_lived_in_can_be_shown_everywhere(
+    store: ConversationStore, tmp_path: Path, seconds: float
+) -> None:
+    node = {"id": "n", "message": {"author": {"role": "user"}, "content": {"parts": ["When?"]}}}
+    node["message"]["create_time"] = seconds
+    chat = {"title": "t", "create_time": seconds, "update_time": seconds, "mapping": {"n": node}}
+    (conversation_id,) = store.add_archived(read_conversations(write(tmp_path / "chats.json", [chat])))
+    (summary,) = store.summaries()
+    (message,) = store.conversation(conversation_id).messages
+    for place in ("Pacific/Kiritimati", "America/Los_Angeles", "UTC"):
+        for moment in (summary.created_at, summary.updated_at, message.created_at):
+            assert moment.astimezone(ZoneInfo(place)).year > 1969
 
 
 def test_a_conversation_that_was_imported_goes_on(store: ConversationStore) -> None:
