@@ -172,6 +172,17 @@ class Lease:
         self.state.fall_back_to_disk()
         self._owed = wanted[self.state.length :]
 
+    def drop_file(self) -> None:
+        """What is written of the conversation is somebody else's from now on. Where the file was all that its
+        device had left, the next step runs everything anew.
+        """
+        wanted = self.ids[:]
+        if self.state.live is None:
+            self.state.discard()
+        else:
+            self.state.drop_disk()
+        self._owed = wanted[self.state.length :]
+
     def end(self) -> None:
         """The state was given back: what is asked for from now on raises ModelUnloadedError, for only a store
         that closes takes a state out of an answer's hands. Nothing of the pool is held any more, but for what

@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from engine.errors import OutOfMemoryError
 from engine.kv_geometry import KvGeometry
@@ -40,7 +39,6 @@ class Parking:
         self._folder = folder
         self._budget = ram_budget
         self._on_lost = on_lost
-        self._leaving: WeakSet[State] = WeakSet()  # go as soon as they are files, whatever the budget is
 
     def limit(self, *, ram_budget: RamBudget, disk_budget: int | None) -> None:
         """Hold to these budgets from now on; memory from the next `settle` on, which may have a lot to do."""
@@ -103,7 +101,7 @@ class Parking:
                 self.park(state)
             if state.ram is None:
                 continue
-            self._leaving.add(state)
+            state.leaves_memory = True
             if not _is_being_written(state):
                 self._send_away(state, may_lose=False)
 
@@ -176,12 +174,9 @@ class Parking:
 
     def _has_left(self, state: State) -> bool:
         """Whether it was to go, and there is nothing of it in memory any more."""
-        if state not in self._leaving or _is_being_written(state):
+        if not state.leaves_memory or _is_being_written(state):
             return False
-        self._leaving.discard(state)
-        if state.live is not None:  # it is wanted again
-            return False
-        self._send_away(state)
+        self._send_away(state, may_lose=False)
         return state.ram is None
 
     def _budget_for(self, in_ram: list[State]) -> int:

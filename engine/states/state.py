@@ -93,6 +93,7 @@ class State:
     live: Live | None = None
     ram: RamCopy | None = None
     disk: DiskCopy | None = None
+    leaves_memory: bool = False  # its copy there goes as soon as there is a file, whatever the budget is
     used_ns: int = 0  # when it was used last, in the system's time
     last_reuse: tuple[int, int] | None = None  # tokens of its last prompt: reused, in all
 
@@ -131,7 +132,7 @@ class State:
         Pages that it had in another pool are given back.
         """
         self.release_live()
-        self.live, self.ram = live, None
+        self.live, self.ram, self.leaves_memory = live, None, False
         length = live.sequence.length
         if self.disk is not None and len(self.disk.ids) > length:
             self.drop_disk()
@@ -140,7 +141,7 @@ class State:
     def park(self, copy: RamCopy) -> None:
         """Its pages are in memory now, all of them, and those in the pool are given back."""
         assert copy.ids == self.ids
-        self.ram = copy
+        self.ram, self.leaves_memory = copy, False
         self.release_live()
 
     def fall_back_to_disk(self) -> None:

@@ -187,7 +187,7 @@ class StateStore:
         self._losses.end(conversation)
         lease = self._current.pop(conversation, None)
         if lease is not None:
-            lease.state.drop_disk()
+            lease.drop_file()
         state = self._idle.pop(conversation, None)
         if state is not None:
             state.discard()
@@ -341,7 +341,7 @@ class StateStore:
         if conversation:
             before = self._current.get(conversation)
             if before is not None:
-                before.state.drop_disk()  # what is written of the conversation from now on is the new one's
+                before.drop_file()  # what is written of the conversation from now on is the new one's
             self._current[conversation] = lease
         state.used_ns = self._tick()
         state.last_reuse = (lease.reused, lease.total)

@@ -204,3 +204,24 @@ def test_without_memory_elsewhere_such_a_step_changes_nothing(make: Make) -> Non
     card.backend.lacks_memory = False  # type: ignore[attr-defined]
     assert torch.equal(lease.decode(IDS[100]), cold_logits(IDS[:101]))
     store.give_back(lease)
+
+
+@pytest.mark.parametrize("ended_by", ["another answer", "a deletion"])
+def test_an_answer_whose_device_and_file_are_gone_runs_its_tokens_anew(make: Make, ended_by: str) -> None:
+    card = Card(make, ram=0, slots=1)
+    card.answered("a", IDS[:100])
+    card.answered("b", IDS[50:60])  # "a" is parked, and written for want of memory
+    card.store.wait()
+    lease = card.store.take("a", IDS[:101])
+    assert lease.reused == 100
+    card.fail()
+    with pytest.raises(StatesMoved):
+        lease.decode(IDS[100])  # its file is left
+    if ended_by == "another answer":
+        card.store.give_back(card.store.take("a", IDS[:101]))
+    else:
+        card.store.forget("a")
+    card.store.check()
+    assert list(lease.ids) == IDS[:100]
+    assert torch.equal(lease.decode(IDS[100]), cold_logits(IDS[:101]))
+    card.store.give_back(lease)
