@@ -23,7 +23,9 @@ from app.ui.markdown import TableRow
 from app.ui.prose_view import ProseInk, insert_spans
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, current_theme
 
-MAX_ROWS = 60  # a longer table goes on in the next view: Qt lays a table out as a whole
+# A larger table goes on in the next view: Qt lays a table out as a whole, with every row that comes.
+MAX_ROWS = 60
+MAX_CELLS = 600
 _ALIGNMENTS = {"center": Qt.AlignmentFlag.AlignHCenter, "right": Qt.AlignmentFlag.AlignRight}
 
 
@@ -46,7 +48,10 @@ class TableView(DocumentView):
 
     @property
     def has_room(self) -> bool:
-        return self._num_settled < MAX_ROWS
+        if self._num_settled >= MAX_ROWS:
+            return False
+        columns = self._table.columns() if self._table is not None else 0
+        return (self._num_settled + 1) * columns <= MAX_CELLS
 
     def append(self, row: TableRow, *, settled: bool) -> None:
         self._rows.append(row)

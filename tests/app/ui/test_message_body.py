@@ -17,7 +17,7 @@ from app.ui.code_view import CodeView
 from app.ui.message_body import MessageBody
 from app.ui.prose_view import ProseView
 from app.ui.sliced_work import SlicedWork
-from app.ui.table_view import MAX_ROWS, TableView
+from app.ui.table_view import MAX_CELLS, MAX_ROWS, TableView
 from app.ui.theme import DARK, theme_manager
 
 SAMPLE = """# Sorting
@@ -208,6 +208,18 @@ def test_a_long_table_goes_on_in_a_second_one(new_body, work: SlicedWork) -> Non
     assert [type(piece) for piece in tables] == [TableView] * 3
     text = "\n".join(view.toPlainText() for view in body.documents)
     assert [line for line in text.split("\n") if line.isdigit()] == [str(row) for row in range(2 * MAX_ROWS)]
+
+
+def test_a_wide_table_goes_on_before_it_is_slow_and_keeps_every_cell(new_body, work: SlicedWork) -> None:
+    columns, rows = 200, 20
+    head = "| h " * columns + "|\n" + "|---" * columns + "|\n"
+    body = new_body()
+    body.set_text(head + "".join(f"| {row} " * columns + "|\n" for row in range(rows)))
+    work.run_to_end()
+    assert all(isinstance(piece, TableView) for piece in body.pieces)
+    assert all(view.toPlainText().count("\n") <= MAX_CELLS for view in body.documents)
+    words = "\n".join(view.toPlainText() for view in body.documents).split()
+    assert words == ["h"] * columns + [str(row) for row in range(rows) for _ in range(columns)]
 
 
 @pytest.mark.parametrize("slices", range(6))
