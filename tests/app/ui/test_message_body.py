@@ -217,7 +217,7 @@ def test_a_wide_table_goes_on_before_it_is_slow_and_keeps_every_cell(new_body, w
     body.set_text(head + "".join(f"| {row} " * columns + "|\n" for row in range(rows)))
     work.run_to_end()
     assert all(isinstance(piece, TableView) for piece in body.pieces)
-    assert all(view.toPlainText().count("\n") <= MAX_CELLS for view in body.documents)
+    assert all(len(view.toPlainText().split()) <= MAX_CELLS for view in body.documents)
     words = "\n".join(view.toPlainText() for view in body.documents).split()
     assert words == ["h"] * columns + [str(row) for row in range(rows) for _ in range(columns)]
 
