@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from app.answer_stats import AnswerStats
@@ -28,7 +27,7 @@ from app.conversation_database import (
     transaction,
     unavailable,
 )
-from app.conversation_marks import ConversationMarks, sorted_tags
+from app.conversation_marks import ConversationMarks
 from app.conversation_records import (
     Conversation,
     ConversationSummary,
@@ -38,11 +37,10 @@ from app.conversation_records import (
     Role,
     storable,
 )
+from app.conversation_rows import ConversationRows
 from app.draft_files import DraftFiles
-from app.language import tr
 from app.message_tree import MessageTree
-from app.record_times import now_us, time_from
-from app.titles import MAX_TITLE_LENGTH, UNTITLED, branch_title, one_line, title_from
+from app.titles import MAX_TITLE_LENGTH, branch_title, one_line
 from app.transfer_job import OnStep, unwatched
 from app.writers import Writers
 from engine.durability import sync_folder
@@ -61,11 +59,6 @@ __all__ = [
     "storable",
 ]
 
-_SUMMARY_COLUMNS = (
-    "id, title, created_us, updated_us, model_path, pinned, unread,"
-    " (SELECT group_concat(name, char(10)) FROM tags WHERE conversation_id = conversations.id)"
-)
-
 
 class ConversationStore:
     """The only thing that touches the file. Every method may raise StoreError; then nothing was changed."""
@@ -83,6 +76,7 @@ class ConversationStore:
                 self._writers = _writers_beside(path)
             writer = self._writers.own if self._writers else ""
             self._tree = MessageTree(opened.connection, writer=writer)
+            self._rows = ConversationRows(opened.connection, self._tree, read_only=self.read_only)
             self.marks = ConversationMarks(opened.connection, writer=writer, changing=self._changing)
             self._interrupt_abandoned(doing="opening the conversations")
             self._finish_deletions()
@@ -117,11 +111,7 @@ class ConversationStore:
     def summaries(self) -> list[ConversationSummary]:
         """All conversations, the one with the newest message first."""
         with self._reading("reading the list of conversations"):
-            rows = self._connection.execute(
-                f"SELECT {_SUMMARY_COLUMNS} FROM conversations WHERE deleted_by IS NULL"
-                " ORDER BY activity DESC, updated_us DESC"
-            ).fetchall()
-        return [_summary(row) for row in rows]
+            return self._rows.summaries()
 
     def all_ids(self) -> list[str]:
         """Of all conversations, those too whose deletion can still be undone."""
@@ -148,30 +138,30 @@ class ConversationStore:
     def conversation(self, conversation_id: str) -> Conversation:
         doing = "opening the conversation"
         with self._reading(doing):
-            conversation = self._conversation(conversation_id)
+            conversation = self._rows.conversation(conversation_id)
         if all(message.status is not MessageStatus.ELSEWHERE for message in conversation.messages):
             return conversation
         self._interrupt_abandoned(doing=doing)  # that window may have ended meanwhile
         with self._reading(doing):
-            return replace(conversation, messages=self._messages(conversation_id))
+            return replace(conversation, messages=self._rows.messages(conversation_id))
 
     # Conversations
 
     def create(self, title: str = "", *, model_path: Path | None = None) -> ConversationSummary:
         """A new conversation. With no title it is named after its first user message."""
         with self._changing("making a conversation"):
-            return self._summary(self._insert_conversation(title, model_path))
+            return self._rows.summary(self._rows.insert(title, model_path))
 
     def rename(self, conversation_id: str, title: str) -> ConversationSummary:
         title = one_line(title)[:MAX_TITLE_LENGTH]
         if not title:
             raise StoreError("empty-title", "A conversation needs a name.", "Type a name, then confirm it.")
         with self._changing("renaming the conversation"):
-            self._summary(conversation_id)
+            self._rows.summary(conversation_id)
             self._connection.execute(
                 "UPDATE conversations SET title = ?, renamed = 1 WHERE id = ?", (title, conversation_id)
             )
-            return self._summary(conversation_id)
+            return self._rows.summary(conversation_id)
 
     def delete(self, conversation_id: str) -> None:
         """Delete it with all its messages. One that is gone already is no error."""
@@ -181,43 +171,43 @@ class ConversationStore:
     def fork(self, message_id: str) -> Conversation:
         """A new conversation that begins with copies of the messages up to this one."""
         with self._changing("branching the conversation"):
-            original = self._summary(self._tree.message(message_id).conversation_id)
+            original = self._rows.summary(self._tree.message(message_id).conversation_id)
             titles = self._connection.execute("SELECT title FROM conversations").fetchall()
             title = branch_title(original.title, taken={title for (title,) in titles})
-            conversation_id = self._insert_conversation(title, original.model_path)
+            conversation_id = self._rows.insert(title, original.model_path)
             self._tree.copy_path(message_id, conversation_id)
             self._connection.execute(
                 "UPDATE conversations SET settings = (SELECT settings FROM conversations WHERE id = ?)"
                 " WHERE id = ?",
                 (original.id, conversation_id),
             )
-            self._touch(conversation_id)
-            return self._conversation(conversation_id)
+            self._rows.touch(conversation_id)
+            return self._rows.conversation(conversation_id)
 
     def select_version(self, message_id: str, delta: int) -> Conversation:
         """Show another version of a message and what followed it: `delta` further on, as far as there are."""
         with self._changing("showing another version"):
             self._tree.show_version(message_id, delta)
             conversation_id = self._tree.message(message_id).conversation_id
-            return self._conversation(conversation_id)
+            return self._rows.conversation(conversation_id)
 
     def delete_message(self, message_id: str) -> Conversation:
         """Delete a message with all that ever followed it; gives what is shown then."""
         with self._changing("deleting the message"):
             conversation_id = self._tree.message(message_id).conversation_id
             self._tree.delete(message_id)
-            return self._conversation(conversation_id)
+            return self._rows.conversation(conversation_id)
 
     def reveal(self, message_id: str) -> Conversation:
         """Show the branch that a message is on; gives what is shown then."""
         with self._reading("opening the message"):
             conversation_id = self._tree.message(message_id).conversation_id
-            shown = self._messages(conversation_id)
+            shown = self._rows.messages(conversation_id)
         if self.read_only or any(message.id == message_id for message in shown):
             return self.conversation(conversation_id)
         with self._changing("opening the message"):
             self._tree.reveal(message_id)
-            return self._conversation(conversation_id)
+            return self._rows.conversation(conversation_id)
 
     def add_archived(
         self, conversations: Sequence[ArchivedConversation], on_step: OnStep = unwatched
@@ -234,8 +224,8 @@ class ConversationStore:
 
     def change_settings(self, conversation_id: str, settings: ChatSettings) -> None:
         with self._changing("saving what is chosen for the conversation"):
-            self._summary(conversation_id)  # raises when it is gone
-            self._save_settings(conversation_id, settings)
+            self._rows.summary(conversation_id)  # raises when it is gone
+            self._rows.save_settings(conversation_id, settings)
 
     # Messages
 
@@ -253,10 +243,12 @@ class ConversationStore:
         """
         with self._changing("saving the message"):
             if conversation_id is None:
-                conversation_id = self._insert_conversation("", model_path)
-                self._save_settings(conversation_id, settings)
-            question_id = self._append(conversation_id, "user", text, MessageStatus.COMPLETE, attachments)
-            return self._begin_answer(question_id, model_path)
+                conversation_id = self._rows.insert("", model_path)
+                self._rows.save_settings(conversation_id, settings)
+            question_id = self._rows.append(
+                conversation_id, "user", text, MessageStatus.COMPLETE, attachments
+            )
+            return self._rows.begin_answer(question_id, model_path)
 
     def begin_edit(
         self,
@@ -277,7 +269,7 @@ class ConversationStore:
                 parent_id=self._tree.parent_of(message_id),
                 attachments=attachments,
             )
-            return self._begin_answer(question_id, model_path)
+            return self._rows.begin_answer(question_id, model_path)
 
     def begin_regeneration(self, message_id: str, *, model_path: Path | None = None) -> Exchange:
         """The empty row of a new version of an answer."""
@@ -290,7 +282,7 @@ class ConversationStore:
                     "This answer begins its conversation, so there is nothing to answer anew.",
                     "Write a message instead.",
                 )
-            return self._begin_answer(question_id, model_path)
+            return self._rows.begin_answer(question_id, model_path)
 
     def add_message(
         self,
@@ -301,7 +293,7 @@ class ConversationStore:
         status: MessageStatus = MessageStatus.COMPLETE,
     ) -> Message:
         with self._changing("saving the message"):
-            return self._tree.message(self._append(conversation_id, role, text, status))
+            return self._tree.message(self._rows.append(conversation_id, role, text, status))
 
     def extend_answer(self, message_id: str, *, text: str, thinking: str = "") -> bool:
         """Write how far a WRITING answer has come (the whole text so far, so that a failed call can simply be
@@ -333,7 +325,7 @@ class ConversationStore:
             if cursor.rowcount == 0:
                 return None
             message = self._tree.message(message_id)
-            self._touch(message.conversation_id)
+            self._rows.touch(message.conversation_id)
             return message
 
     def _interrupt_abandoned(self, *, doing: str) -> None:
@@ -359,119 +351,6 @@ class ConversationStore:
             if not self._writers.at_work(writer):
                 self.marks.delete(ids)
 
-    # Inside a transaction
-
-    def _insert_conversation(self, title: str, model_path: Path | None) -> str:
-        conversation_id = uuid4().hex
-        now = now_us()
-        title = one_line(title)[:MAX_TITLE_LENGTH]
-        self._connection.execute(
-            "INSERT INTO conversations (id, title, renamed, model_path, created_us, updated_us, activity)"
-            " VALUES (?, ?, ?, ?, ?, ?, (SELECT ifnull(max(activity), 0) + 1 FROM conversations))",
-            (
-                conversation_id,
-                title or tr(UNTITLED),
-                int(bool(title)),
-                storable(str(model_path)) if model_path else None,
-                now,
-                now,
-            ),
-        )
-        return conversation_id
-
-    def _append(
-        self,
-        conversation_id: str,
-        role: Role,
-        text: str,
-        status: MessageStatus,
-        attachments: Sequence[Attachment] = (),
-    ) -> str:
-        """Behind the last message that is shown."""
-        self._summary(conversation_id)  # raises when it is gone
-        if role == "user":
-            names = "\n".join(attachment.name for attachment in attachments)
-            self._name_after_first_question(conversation_id, f"{text}\n{names}")
-        parent_id = self._tree.last_shown(conversation_id)
-        message_id = self._tree.insert(
-            conversation_id, role, storable(text), status, parent_id=parent_id, attachments=attachments
-        )
-        self._touch(conversation_id)
-        return message_id
-
-    def _begin_answer(self, question_id: str, model_path: Path | None) -> Exchange:
-        """Make the empty row of an answer behind a message that is on disk."""
-        history = self._tree.up_to(question_id)
-        question = history[-1]
-        conversation_id = question.conversation_id
-        answer_id = self._tree.insert(
-            conversation_id, "assistant", "", MessageStatus.WRITING, parent_id=question_id
-        )
-        self._touch(conversation_id)
-        if model_path is not None:
-            self._connection.execute(
-                "UPDATE conversations SET model_path = ? WHERE id = ?",
-                (storable(str(model_path)), conversation_id),
-            )
-        return Exchange(
-            self._summary(conversation_id),
-            question,
-            self._tree.message(answer_id),
-            history,
-            self._settings(conversation_id),
-        )
-
-    def _name_after_first_question(self, conversation_id: str, text: str) -> None:
-        title = title_from(text)
-        if title:
-            self._connection.execute(
-                "UPDATE conversations SET title = ? WHERE id = ? AND renamed = 0 AND NOT EXISTS"
-                " (SELECT 1 FROM messages WHERE conversation_id = ? AND role = 'user')",
-                (title, conversation_id, conversation_id),
-            )
-
-    def _touch(self, conversation_id: str) -> None:
-        self._connection.execute(
-            "UPDATE conversations SET updated_us = ?,"
-            " activity = (SELECT max(activity) + 1 FROM conversations) WHERE id = ?",
-            (now_us(), conversation_id),
-        )
-
-    def _summary(self, conversation_id: str) -> ConversationSummary:
-        row = self._connection.execute(
-            f"SELECT {_SUMMARY_COLUMNS} FROM conversations WHERE id = ? AND deleted_by IS NULL",
-            (conversation_id,),
-        ).fetchone()
-        if row is None:
-            raise StoreError(
-                "conversation-gone",
-                "This conversation has been deleted.",
-                "Choose another one, or begin a new chat.",
-            )
-        return _summary(row)
-
-    def _conversation(self, conversation_id: str) -> Conversation:
-        return Conversation(
-            self._summary(conversation_id), self._messages(conversation_id), self._settings(conversation_id)
-        )
-
-    def _settings(self, conversation_id: str) -> ChatSettings:
-        (text,) = self._connection.execute(
-            "SELECT settings FROM conversations WHERE id = ?", (conversation_id,)
-        ).fetchone()
-        return ChatSettings.from_json(text)
-
-    def _save_settings(self, conversation_id: str, settings: ChatSettings) -> None:
-        self._connection.execute(
-            "UPDATE conversations SET settings = ? WHERE id = ?", (settings.as_json(), conversation_id)
-        )
-
-    def _messages(self, conversation_id: str) -> tuple[Message, ...]:
-        messages = self._tree.shown(conversation_id)
-        if self.read_only:  # nobody is writing it here, and the file can't be told so
-            return tuple(_interrupted(message) for message in messages)
-        return messages
-
     @contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
         if self.read_only:
@@ -492,27 +371,8 @@ class ConversationStore:
             raise store_error(error, self.path, doing=doing) from error
 
 
-def _summary(row: tuple[Any, ...]) -> ConversationSummary:
-    conversation_id, title, created_us, updated_us, model_path, pinned, unread, tags = row
-    return ConversationSummary(
-        id=conversation_id,
-        title=title,
-        created_at=time_from(created_us),
-        updated_at=time_from(updated_us),
-        model_path=Path(model_path) if model_path else None,
-        pinned=bool(pinned),
-        unread=bool(unread),
-        tags=sorted_tags(tags.split("\n") if tags else ()),
-    )
-
-
 def _writers_beside(path: Path) -> Writers:
     try:
         return Writers(path)
     except OSError as error:
         raise unavailable(path, error) from error
-
-
-def _interrupted(message: Message) -> Message:
-    writing = message.status in (MessageStatus.WRITING, MessageStatus.ELSEWHERE)
-    return replace(message, status=MessageStatus.INTERRUPTED) if writing else message

@@ -106,7 +106,7 @@ def test_the_list_begins_with_the_newest_message_even_when_the_clock_goes_back(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter(range(10**9, 0, -1))
-    monkeypatch.setattr("app.conversations.now_us", lambda: next(ticks))
+    monkeypatch.setattr("app.conversation_rows.now_us", lambda: next(ticks))
     first, second = store.create("first"), store.create("second")
     assert [summary.id for summary in store.summaries()] == [second.id, first.id]
     store.add_message(first.id, "user", "newer")
