@@ -16,8 +16,14 @@ MAX_TERM_LENGTH = 200  # characters
 _QUOTED_OR_WORD = re.compile(r'"([^"]*)"?|(\S+)')
 _BEFORE = 30  # characters of a text that are shown before what was found,
 _SHOWN = 160  # and altogether
+_AROUND = 300  # characters of the text around that, in which the signs of Markdown have their partners
 _SPACES = re.compile(r"\s")
 _GAPS = re.compile(r"\s+")
+_LINE_MARKS = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]+|(?:>[ \t]?)+|(?:```|~~~).*$|\|?(?:[ \t]*:?-{3,}:?[ \t]*\|?)+$)", re.MULTILINE
+)
+_BOLD = re.compile(r"\*\*(?=\S)([^*\n]+)(?<=\S)\*\*")
+_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
 @dataclass(frozen=True)
@@ -59,12 +65,32 @@ def snippet_of(text: str, terms: Sequence[str]) -> Snippet:
     low = folded(text)
     longest = max((term for term in terms if term in low), key=len, default="")
     place = low.find(longest)
+    around = slice(max(0, place - _AROUND), place + len(longest) + _SHOWN + _AROUND)
+    part = without_signs(text[around], terms)
+    before, after = around.start > 0, around.stop < len(text)
+    return _cut_out(part, terms, longest, before=before, after=after)
+
+
+def without_signs(text: str, terms: Sequence[str]) -> str:
+    """Without what Markdown makes headings, quotations, tables, bold letters and code by; as it stands where
+    something that is looked for has such signs itself.
+    """
+    plain = _CODE.sub(r"\1", _BOLD.sub(r"\1", _LINE_MARKS.sub("", text)))
+    low, low_plain = folded(text), folded(plain)
+    return plain if all(term in low_plain for term in terms if term in low) else text
+
+
+def _cut_out(text: str, terms: Sequence[str], longest: str, *, before: bool, after: bool) -> Snippet:
+    """before, after: whether the text goes on there."""
+    low = folded(text)
+    place = low.find(longest)
     start = max(0, place - _BEFORE)
     if start and (space := _SPACES.search(low, start, place)):
         start = space.end()  # at a word, if one begins
     part = text[start : start + max(_SHOWN, place - start + len(longest))]
     line = _GAPS.sub(" ", "".join(" " if unicodedata.category(char) == "Cc" else char for char in part))
-    lead, trail = "…" if start else "", "…" if start + len(part) < len(text) else ""
+    lead = "…" if start or before else ""
+    trail = "…" if start + len(part) < len(text) or after else ""
     low = folded(line)
     marks = [(at, at + len(term)) for term in terms for at in _places(term, low)]
     shift = len(lead)

@@ -148,8 +148,7 @@ class SearchResultDelegate(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         row = index.data(ROW_ROLE)
         if isinstance(row, ConversationHit):
-            above = SPACE_XS if index.row() == 0 else SPACE_M
-            return QSize(80, QFontMetrics(_title_font()).height() + above + SPACE_XS)
+            return QSize(80, QFontMetrics(_title_font()).height() + SPACE_M + SPACE_XS)
         height = QFontMetrics(scaled_font(SCALE_SMALL)).height()
         if isinstance(row, MessageHit):
             width = option.rect.width() if option.rect.width() > 0 else _view_width(option)

@@ -80,6 +80,25 @@ def test_a_snippet_of_a_long_text_begins_near_to_the_place() -> None:
     assert len(snippet.text) < 200
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "shown"),
+    [
+        ("它需要**逆风**。没有风时", "逆风", "它需要逆风。没有风时"),
+        ("It **needs** a `headwind` there", "headwind", "It needs a headwind there"),
+        ("## Wind\n> from the *west*", "wind", "Wind from the *west*"),
+        ("| Wind | Beats |\n| --- | ---: |\n| calm | 8 |", "calm", "| Wind | Beats | | calm | 8 |"),
+        ("see\n```python\ncalm = 1\n```", "calm", "see calm = 1 "),
+        ("two ** three, f(**rest), __init__", "rest", "two ** three, f(**rest), __init__"),
+        ("write **bold** so", "**bold**", "write **bold** so"),
+        ("open **bold and\nno end", "bold", "open **bold and no end"),
+    ],
+)
+def test_a_snippet_has_no_signs_of_markdown_unless_they_are_looked_for(
+    text: str, query: str, shown: str
+) -> None:
+    assert snippet_of(text, terms_of(query)).text == shown
+
+
 def test_marks_that_overlap_are_one() -> None:
     assert marks_in("abcabc", ("ab", "bc")) == ((0, 6),)
     assert marks_in("山月山", ("山",)) == ((0, 1), (2, 3))
