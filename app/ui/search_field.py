@@ -14,6 +14,7 @@ _CLEAR_ACTION = "_q_qlineeditclearaction"  # as Qt calls its own; its picture is
 class SearchField(QLineEdit):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self.setProperty("role", "search")
         self._lens = QAction(self)
         self.addAction(self._lens, QLineEdit.ActionPosition.LeadingPosition)
         self.setClearButtonEnabled(True)
