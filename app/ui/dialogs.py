@@ -11,11 +11,13 @@ from PySide6.QtWidgets import QLabel, QMessageBox, QPushButton, QWidget
 from app.language import tr
 from app.ui.style_sheet import set_role
 from app.ui.text_size import scaled
+from app.ui.theme import SPACE_L, SPACE_XL, SPACE_XS
 from engine.version import VERSION
 
 _WEB_SCHEMES = ("http", "https")
 _MAX_SHOWN_ADDRESS = 300  # characters
 _EXPLANATION_WIDTH = 320  # pixels, at the least
+_ICON_PLACE = 21  # that Qt leaves at the left, where these have no icon
 
 
 def ask(
@@ -102,6 +104,8 @@ def _box(parent: QWidget, text: str, informative: str) -> QMessageBox:
     explanation = box.findChild(QLabel, "qt_msgbox_informativelabel")
     if explanation is not None:  # Qt makes it as narrow as lines break, which Chinese does anywhere
         explanation.setMinimumWidth(scaled(_EXPLANATION_WIDTH))
+    if (layout := box.layout()) is not None:
+        layout.setContentsMargins(SPACE_XL - _ICON_PLACE, SPACE_XL - SPACE_XS, SPACE_XL, SPACE_L)
     return box
 
 

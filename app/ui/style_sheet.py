@@ -3,7 +3,7 @@
 Looks are picked by the dynamic property `role` (set it before the widget is shown, or call `set_role`):
 buttons "primary", "quiet", "danger", "chip", "primary-chip", "row"; labels "muted", "small", "title",
 "display", "section", "current", "danger", "warning", "warning-small"; tool buttons "small"; frames "card",
-"surface", "banner", "header", "status", "line"; text fields "field"; lists "sections";
+"surface", "banner", "header", "status", "line"; text fields "field", "search"; lists "sections";
 scroll areas "focusable".
 """
 
@@ -83,7 +83,8 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
 
 
 _SHEET = """
-QMainWindow, QDialog, QMessageBox { background: @window; }
+QMainWindow { background: @window; }
+QDialog { background: @window; border: 1px solid @border_strong; }
 QMainWindow::separator { width: 1px; height: 1px; background: @border; }
 QDialogButtonBox { dialogbuttonbox-buttons-have-icons: 0; }
 QMessageBox QLabel#qt_msgbox_label { font-weight: 600; }
@@ -152,13 +153,14 @@ QToolButton:pressed, QToolButton:checked { background: @pressed; }
 QToolButton:focus { border: 1px solid @accent; }
 QToolButton:disabled { color: @disabled; }
 QToolButton[role="small"] { color: @muted; font-size: @small; padding: 1px 5px; }
-QToolButton::menu-indicator { image: none; }
+QToolButton::menu-indicator { image: none; width: 0; }
 
 QLineEdit {
     background: @raised; color: @text; border: 1px solid @border; border-radius: 6px; padding: 4px 8px;
     selection-background-color: @selection; selection-color: @text; placeholder-text-color: @muted;
 }
 QLineEdit:focus { border-color: @accent; }
+QLineEdit[role="search"] { padding-left: 0; }
 QPlainTextEdit[role="field"] {
     background: @raised; color: @text; border: 1px solid @border; border-radius: 6px; padding: 4px 5px;
     selection-background-color: @selection; selection-color: @text; placeholder-text-color: @muted;
