@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QSizePolicy, QToolButton, QWidget
 
 from app.controller import ModelPhase, ModelState
 from app.language import tr
@@ -168,6 +168,15 @@ class Header(QWidget):
         self.chip.clicked.connect(self.model_clicked)
         self._paint_icons(current_theme())
         theme_manager().changed.connect(self._paint_icons)
+
+    def set_menu(self, menu: QMenu) -> None:
+        """Opens inside the window: along the edge at which its button begins, which is made the outer one."""
+        menu.setLayoutDirection(self.layoutDirection())
+        mirrored = self.layoutDirection() == Qt.LayoutDirection.LeftToRight
+        self.menu_button.setLayoutDirection(
+            Qt.LayoutDirection.RightToLeft if mirrored else Qt.LayoutDirection.LeftToRight
+        )
+        self.menu_button.setMenu(menu)
 
     def _fit(self) -> None:
         self.setFixedHeight(max(_HEIGHT, self.fontMetrics().height() * 2 + SPACE_M))

@@ -50,11 +50,11 @@ from app.ui.text_size import USUAL_PERCENT, follow_text_size, next_size, scaled,
 from app.ui.theme import theme_manager
 from engine.notices import Notice
 
-_SIZE = QSize(1100, 740)
+_SIZE = QSize(1180, 760)
 _MIN_SIZE = QSize(640, 460)
 _SIDEBAR_WIDTH = 250
 _SIDEBAR_MIN = 170
-_PANEL_WIDTH = 280
+_PANEL_WIDTH = 320
 _PANEL_MIN = 220
 
 
@@ -187,7 +187,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         layout.addWidget(self.status)
         self.setCentralWidget(centre)
         self.actions_ = build_actions(self)
-        self.header.menu_button.setMenu(build_menu(self.actions_, self))
+        self.header.set_menu(build_menu(self.actions_, self))
         self.models = ModelPresenter(
             self.controller,
             loader=self.loader,
