@@ -12,7 +12,7 @@ class PanelSection(QWidget):
     def __init__(self, title: str, content: QWidget, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.content = content
-        self.heading = DisclosureButton(self)
+        self.heading = DisclosureButton(self, bold=True)
         self.heading.set_title(title)
         self.heading.setChecked(True)
         self.heading.toggled.connect(content.setVisible)
