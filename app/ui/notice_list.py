@@ -29,12 +29,13 @@ from app.ui.push_button import PushButton
 from app.ui.severity import severity_of
 from app.ui.style_sheet import set_role
 from app.ui.tab_order import ReadingOrder
-from app.ui.text_size import follow_text_size, resize_with_text, scaled
-from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, current_theme
+from app.ui.text_size import follow_text_size, resize_with_text, scaled, set_icon_size
+from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL, current_theme
 
 _SIZE = QSize(620, 460)
 _EMPTY = mark("Nothing has been told yet.")
 _REPORT_HEIGHT = 150
+_ICON = 16
 
 
 class NoticeList(ReadingOrder, QDialog):
@@ -87,7 +88,10 @@ class NoticeList(ReadingOrder, QDialog):
         self.cleared.emit()
 
     def _build(self) -> None:
+        title = QLabel(self.windowTitle(), self)
+        set_role(title, "title")
         self.list = QListWidget(self)
+        set_icon_size(self.list, _ICON)
         self.list.setAccessibleName(tr("Past notices, newest first"))
         self.list.setWordWrap(True)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -114,8 +118,9 @@ class NoticeList(ReadingOrder, QDialog):
         bottom.addWidget(self.copy_button)
         bottom.addWidget(buttons)
         column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_L, SPACE_L, SPACE_L, SPACE_L)
+        column.setContentsMargins(SPACE_XL, SPACE_L, SPACE_XL, SPACE_L)
         column.setSpacing(SPACE_M)
+        column.addWidget(title)
         column.addWidget(self.list, 1)
         column.addWidget(self.empty, 1)
         column.addWidget(self.report)

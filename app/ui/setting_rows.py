@@ -19,6 +19,7 @@ from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS
 from app.ui.wrapped_label import WrappedLabel
 
 _FIELD_WIDTH = 110
+_CHOICE_WIDTH = 140  # at least, so that short ones stand in one column
 
 
 class SettingRow(QWidget):
@@ -88,6 +89,7 @@ class ChoiceRow(SettingRow):
         super().__init__(name, sentence, words=f"{words} {said}", parent=parent)
         self._values = [value for value, _ in options]
         self.box = ChoiceBox(self)
+        follow_text_size(self.box, lambda: self.box.setMinimumWidth(scaled(_CHOICE_WIDTH)))
         self.box.addItems([option for _, option in options])
         self.add_control(self.box)
         self.box.activated.connect(lambda index: self.chosen.emit(self._values[index]))

@@ -162,10 +162,13 @@ class SettingsDialog(ReadingOrder, QDialog):
         columns.addLayout(left)
         columns.addWidget(self._page(), 1)
         column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_L, SPACE_L, SPACE_L, SPACE_L)
+        column.setContentsMargins(SPACE_L, SPACE_L, SPACE_L - SPACE_M, SPACE_L)  # beside the scroll bar
         column.setSpacing(SPACE_L)
         column.addLayout(columns, 1)
-        column.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignRight)
+        end = QHBoxLayout()
+        end.setContentsMargins(0, 0, SPACE_M, 0)
+        end.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignRight)
+        column.addLayout(end)
 
     def _page(self) -> QScrollArea:
         page = QWidget(self)

@@ -103,14 +103,18 @@ class ShortcutSheet(ReadingOrder, QDialog):
         set_role(self.nothing, "muted")
         self.nothing.hide()
         heading = QHBoxLayout()
+        heading.setContentsMargins(1, 0, SPACE_XL, 0)  # where the cards begin and end
         heading.addWidget(title, 1)
         heading.addWidget(self.search)
         column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_XL, SPACE_L, SPACE_XL, SPACE_L)
+        column.setContentsMargins(SPACE_XL - 1, SPACE_L, 0, SPACE_L)
         column.setSpacing(SPACE_L)
         column.addLayout(heading)
         column.addWidget(self._page(shortcuts), 1)
-        column.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignRight)
+        end = QHBoxLayout()
+        end.setContentsMargins(0, 0, SPACE_XL, 0)
+        end.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignRight)
+        column.addLayout(end)
 
     def _page(self, shortcuts: Sequence[Shortcut]) -> QScrollArea:
         page = QWidget(self)
