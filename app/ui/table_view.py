@@ -128,8 +128,10 @@ def _cell_format(*, header: bool, first: bool) -> QTextTableCellFormat:
     result = QTextTableCellFormat()
     result.setLeftPadding(0 if first else SPACE_M)
     result.setRightPadding(SPACE_M)
-    result.setTopPadding(SPACE_XS)
-    result.setBottomPadding(SPACE_S)
+    result.setTopPadding(SPACE_S)
+    result.setBottomPadding(SPACE_XS)  # a line has more room below its letters than above them
+    # Lines with Chinese in them are higher than those beside them without.
+    result.setVerticalAlignment(QTextCharFormat.VerticalAlignment.AlignMiddle)
     theme = current_theme()
     result.setBottomBorder(1)
     result.setBottomBorderStyle(QTextFrameFormat.BorderStyle.BorderStyle_Solid)
