@@ -187,7 +187,7 @@ class BannerStack(QWidget):
         self._more.hide()
         self._more.toggled.connect(self._arrange)
         self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(SPACE_M, SPACE_S, SPACE_M, 0)
+        self._layout.setContentsMargins(SPACE_M, SPACE_S, SPACE_M, SPACE_S)
         self._layout.setSpacing(SPACE_XS + 2)
         self._layout.addWidget(self._more, 0, Qt.AlignmentFlag.AlignLeft)
         if parent is not None:

@@ -30,7 +30,7 @@ class EditStrip(QWidget):
         set_icon_size(self.cancel_button, 12)
         self.cancel_button.clicked.connect(self.cancelled)
         row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
+        row.setContentsMargins(SPACE_S + 2, 0, SPACE_S - 2, 0)  # above the middle of the buttons below
         row.setSpacing(SPACE_S)
         row.addWidget(self._icon)
         row.addWidget(self._label, 1)

@@ -393,8 +393,9 @@ class Transcript(QScrollArea):
         anew.
         """
         width = self.viewport().width()
-        column = max(120, min(scaled(TEXT_COLUMN_WIDTH), width - 2 * SPACE_XL))
-        left = (width - column) // 2
+        whole = self.width()  # with the scroll bar: text stays where it is when that comes or goes
+        column = max(120, min(scaled(TEXT_COLUMN_WIDTH), whole - 2 * SPACE_XL))
+        left = (whole - column) // 2
         if (left, column) != self._column:
             self._column, first = (left, column), 0
         anchor = None if self._following else self._anchor()
