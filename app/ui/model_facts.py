@@ -32,7 +32,7 @@ def model_facts(report: ModelReport) -> tuple[Fact, ...]:
         (tr("Size on disk"), _known(format_bytes, report.file_bytes), tr("All weight files together")),
         (tr("Layers"), _known(str, report.layers), tr("How deep the model is")),
         (
-            tr("Weights in memory"),
+            tr("Weights, unpacked"),
             _known(format_bytes, weights.native),
             tr(
                 "Memory for the weights at the precision they are computed with; a packed file is unpacked "

@@ -227,6 +227,7 @@ class ModelLoader(QWidget):
     def _dress_choice(self) -> None:
         """One button calls for a click at a time: choosing, until a card with its own button is there."""
         calls = self.card.isHidden()
+        self._explanation.setVisible(calls)  # then it is known, and the card is to have the room
         set_role(self.folder_button, "primary" if calls else "")
         theme = current_theme()
         self.folder_button.setIcon(icon("folder", theme.accent_text if calls else theme.text))

@@ -54,7 +54,7 @@ class PlanView(QWidget):
         self.kv = ChoiceBox(self)
         self.context_words = QLabel(self)
         self.weights_words = QLabel(self)
-        self.where = QLabel(self)
+        self.where = WrappedLabel(parent=self)
         self.leaving = WrappedLabel(parent=self)
         self.bar = ShareBar(self)
         self._legend: dict[str, tuple[Swatch, QLabel]] = {}

@@ -138,17 +138,17 @@ def where_words(room: RoomPlan) -> str:
     if room.goes_first and room.loaded is not None:
         name = room.loaded.name
         return tr(
-            "Memory of the card: {free} of {total} can be had once {name} is unloaded"
+            "Memory of the card: {free} of {total} available once {name} is unloaded"
             if on_card
-            else "Memory of this computer: {free} of {total} can be had once {name} is unloaded",
+            else "Memory of this computer: {free} of {total} available once {name} is unloaded",
             free=free,
             total=total,
             name=name,
         )
     return tr(
-        "Memory of the card: {free} of {total} can be had now"
+        "Memory of the card: {free} of {total} available now"
         if on_card
-        else "Memory of this computer: {free} of {total} can be had now",
+        else "Memory of this computer: {free} of {total} available now",
         free=free,
         total=total,
     )

@@ -101,7 +101,7 @@ def test_what_the_loaded_model_has_is_told_apart_from_other_programs() -> None:
 def test_that_the_loaded_model_goes_first_is_said_with_its_name() -> None:
     goes = RoomPlan(replace(PLAN, free_bytes=18 * GB), LOADED, goes_first=True)
     assert (
-        where_words(goes).replace("\u202f", " ").endswith("18 GB of 24 GB can be had once First is unloaded")
+        where_words(goes).replace("\u202f", " ").endswith("18 GB of 24 GB available once First is unloaded")
     )
     assert leaving_words(goes).startswith("First is unloaded first")
     assert leaving_words(RoomPlan(PLAN, LOADED)) == ""

@@ -77,7 +77,7 @@ def test_facts_are_those_of_the_report(tmp_path: Path) -> None:
         "Parameters": "135 M",
         "Size on disk": "269 MB",
         "Layers": "30",
-        "Weights in memory": "538 MB",
+        "Weights, unpacked": "538 MB",
         "Weights, 8-bit": "151 MB",
         "Weights, 4-bit": "80.9 MB",
         "Context": "8,192 tokens",
