@@ -27,7 +27,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.tab_order import ReadingOrder
-from app.ui.text_format import format_bytes, parse_bytes
+from app.ui.text_format import format_bytes, format_folder, parse_bytes
 from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL
 from app.ui.wrapped_label import WrappedLabel
@@ -65,7 +65,7 @@ class KeptStatesDialog(ReadingOrder, QDialog):
             self.used.setText(tr("{size} on disk now", size=format_bytes(kept.num_bytes)))
         else:
             self.used.setText(tr("Nothing on disk now"))
-        self.folder.setText(str(kept.folder))
+        self.folder.setText(format_folder(kept.folder))
         self.remove_button.setEnabled(True)
 
     @Slot()

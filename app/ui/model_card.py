@@ -23,6 +23,7 @@ from app.ui.plan_words import verdict
 from app.ui.push_button import PushButton
 from app.ui.recent_models import shown_name
 from app.ui.style_sheet import set_role
+from app.ui.text_format import format_folder
 from app.ui.text_size import follow_text_size, scaled
 from app.ui.theme import (
     SPACE_L,
@@ -196,7 +197,7 @@ class ModelCard(QFrame):
     def _show_path(self, path: Path) -> None:
         self.path, self.report = path, None
         self._title.setText(shown_name(path))
-        self._subtitle.setText(str(path.parent))
+        self._subtitle.setText(format_folder(path.parent))
         self._set_facts(())
         self._set_lines(())
         self.plan.hide()

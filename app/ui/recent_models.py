@@ -17,6 +17,7 @@ from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
+from app.ui.text_format import format_folder
 from app.ui.text_size import follow_text_size
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
 from app.ui.tooltips import plain_tooltip
@@ -80,7 +81,7 @@ class RecentModel(PushButton):
         self.problem = problem
         self.setEnabled(not problem)
         name, why = shown_name(self.path), translated(problem)
-        self._place.setText(why or str(self.path.parent))
+        self._place.setText(why or format_folder(self.path.parent))
         if problem:
             self.setAccessibleName(tr("{name}: {value}", name=name, value=why))
             self.setToolTip(plain_tooltip(f"{why}\n{self.path}"))

@@ -5,10 +5,12 @@ Sizes are decimal (1 GB = 10^9 bytes), as model pages and most file managers giv
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 
 from app.language import mark, tr, tr_n
 from app.settings import MAX_BYTES
@@ -103,6 +105,13 @@ def format_duration(seconds: float) -> str:
 def listed(parts: Iterable[str]) -> str:
     """One behind the other, as a sentence has them."""
     return tr(", ").join(parts)
+
+
+def format_folder(folder: Path) -> str:
+    """As a person would type it: the home folder is "~" where the system knows that sign."""
+    if os.name == "posix" and folder.is_relative_to(home := Path.home()):
+        return str("~" / folder.relative_to(home))
+    return str(folder)
 
 
 def day_group(day: date, today: date) -> str:
