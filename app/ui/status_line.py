@@ -14,7 +14,7 @@ from app.ui.device_words import device_sentence
 from app.ui.elided_label import ElidedLabel
 from app.ui.icon_label import IconLabel
 from app.ui.text_format import format_speed
-from app.ui.text_size import scaled, text_size
+from app.ui.text_size import follow_text_size, scaled, text_size
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XS
 
 _ICON = 14
@@ -53,6 +53,7 @@ class StatusLine(QWidget):
         layout.addWidget(self.context)
         layout.addWidget(self.speed)
         self.speed.hide()
+        follow_text_size(self, self._fit_height)
         text_size().changed.connect(self._fit)
 
     def set_model_state(self, state: ModelState) -> None:
@@ -82,6 +83,13 @@ class StatusLine(QWidget):
     def _show_speed(self, words: str) -> None:
         self.speed.setText(words)
         self._fit()
+
+    def _fit_height(self) -> None:
+        """It is as high without a model, too."""
+        highest = self.context.button
+        highest.ensurePolished()
+        margins = self.layout().contentsMargins()
+        self.setMinimumHeight(highest.sizeHint().height() + margins.top() + margins.bottom())
 
     def _fit(self) -> None:
         """Where the device's name would be left with next to nothing, the meter says less, and the speed,
