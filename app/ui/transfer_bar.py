@@ -10,9 +10,9 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QW
 
 from app.language import tr
 from app.transfer_job import TransferProgress, TransferStage
-from app.ui.elided_label import ElidedLabel
 from app.ui.push_button import PushButton
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
+from app.ui.wrapped_label import WrappedLabel
 
 _STEPS = 1000  # of the bar
 
@@ -23,7 +23,7 @@ class TransferBar(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("role", "card")
-        self._words = ElidedLabel(parent=self)
+        self._words = WrappedLabel(parent=self)
         self.bar = QProgressBar(self)
         self.bar.setTextVisible(False)
         self.bar.setAccessibleName(tr("Progress of the export or import"))
@@ -34,13 +34,13 @@ class TransferBar(QFrame):
         self.cancel_button.clicked.connect(self._cancel)
         row = QHBoxLayout()
         row.setSpacing(SPACE_S)
-        row.addWidget(self._words, 1)
+        row.addWidget(self.bar, 1)
         row.addWidget(self.cancel_button)
         column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_M, SPACE_XS, SPACE_S, SPACE_S)
+        column.setContentsMargins(SPACE_M, SPACE_S, SPACE_XS, SPACE_XS)
         column.setSpacing(SPACE_XS)
+        column.addWidget(self._words)
         column.addLayout(row)
-        column.addWidget(self.bar)
         self.hide()
 
     @property
