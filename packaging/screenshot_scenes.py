@@ -9,12 +9,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from PySide6.QtCore import QTimer, QUrl
+
 from app.controller import ModelPhase, ModelState
+from app.making_room import RoomPlan, plan_room
+from app.transfer_job import TransferProgress, TransferStage
+from app.ui import dialogs
 from app.ui.message_actions import MessageAction
+from engine.notices import Notice
 
 if TYPE_CHECKING:
     from screenshots import Stage
 
+SETTLE_MS = 350  # for hover effects, formulas and the last layout pass
 ENOUGH_CHARACTERS = 260  # of the answer, for the picture in the middle of it
 TOKENIZER = {
     "version": "1.0",
@@ -118,7 +125,21 @@ def conversation(stage: Stage) -> None:
         controller.conversation_opened, begin=lambda: window.conversations.open_requested.emit(found.id)
     )
     stage.settle()
+    window.actions_.toggle_live.trigger()
+    stage.settle()
+    window.chat.transcript.verticalScrollBar().setValue(0)
     stage.take("conversation")
+    window.actions_.toggle_live.trigger()
+
+
+def transfer(stage: Stage) -> None:
+    """A long import on its way, and what was deleted before it."""
+    bar = stage.window.conversations.transfer_bar
+    bar.show_progress(TransferProgress(TransferStage.ADDING, "conversations.json", 312, 1_480))
+    stage.window.conversations.undo_bar.show_deleted(2)
+    stage.take("transfer")
+    bar.show_progress(None)
+    stage.window.conversations.undo_bar.hide()
 
 
 def search(stage: Stage) -> None:
@@ -160,6 +181,23 @@ def settings(stage: Stage) -> None:
     stage.window.close_dialogs()
 
 
+def kept(stage: Stage) -> None:
+    controller = stage.controller
+    stage.wait(controller.kept_states_measured, begin=stage.window.actions_.kept_states.trigger)
+    stage.take("kept")
+    stage.window.close_dialogs()
+
+
+def questions(stage: Stage) -> None:
+    window = stage.window
+    dialogs.ask_to_delete_message(window, on_accept=lambda: None)
+    stage.take("delete-message")
+    window.close_dialogs()
+    dialogs.ask_to_open(window, QUrl("https://birds.example/kestrels?season=spring"))
+    stage.take("open-link")
+    window.close_dialogs()
+
+
 def shortcuts(stage: Stage) -> None:
     stage.window.actions_.shortcuts.trigger()
     stage.take("shortcuts")
@@ -167,18 +205,30 @@ def shortcuts(stage: Stage) -> None:
 
 
 def menu(stage: Stage) -> None:
-    stage.window.header.menu_button.menu().popup(
-        stage.window.header.menu_button.mapToGlobal(stage.window.header.menu_button.rect().bottomLeft())
-    )
-    stage.take("menu")
-    stage.window.header.menu_button.menu().close()
+    """It is open as long as `showMenu` lasts, which is why the picture is taken in the meantime."""
+    button = stage.window.header.menu_button
+
+    def take() -> None:
+        stage.save("menu")
+        button.menu().close()
+
+    QTimer.singleShot(SETTLE_MS, take)
+    button.showMenu()
 
 
 def notices(stage: Stage) -> None:
-    """A model that can't be loaded from a damaged folder told over the chat, with its details open."""
+    """A model that isn't there, and one that had no room on the card, with what can be done about it."""
     window = stage.window
     stage.wait(
-        stage.controller.load_failed, begin=lambda: stage.controller.load_model(stage.broken / "nowhere")
+        stage.controller.load_failed, begin=lambda: stage.controller.load_model(Path("/models/Llama-3.2-1B"))
+    )
+    window.show_notice(
+        Notice(
+            "state-fallback",
+            "The graphics card has no memory left for this conversation; it is computed on the CPU "
+            "until there is.",
+            "Close other programs that use the card, or choose a shorter context.",
+        )
     )
     stage.take("notice")
     window.notices.open_list()
@@ -186,6 +236,24 @@ def notices(stage: Stage) -> None:
     window.close_dialogs()
     for notice in window.banners.notices():
         window.banners.dismiss(notice.code)
+
+
+def another_model(stage: Stage) -> None:
+    """Beside the one that is loaded; and where that one has to go first."""
+    loader = stage.window.loader
+    other = stage.folder / "Another-135M-Instruct.gguf"
+    other.symlink_to(stage.model)
+    stage.window.show_models()
+    stage.wait(stage.controller.model_inspected, begin=lambda: loader.pick(other))
+    stage.take("another-model")
+    card, loaded = loader.card, stage.controller.loaded_model
+    assert card.report is not None
+    assert loaded is not None
+    beside = plan_room(card.report, card.report.config, loaded)
+    assert beside is not None
+    card.plan.show_plan(RoomPlan(beside.plan, loaded, goes_first=True))
+    stage.take("making-room")
+    stage.window.show_chat()
 
 
 def error(stage: Stage) -> None:
@@ -202,14 +270,18 @@ SCENES = (
     mid_answer,
     versions,
     conversation,
+    transfer,
     search,
     attachments,
     editing,
     menu,
     sampling,
     settings,
+    kept,
+    questions,
     shortcuts,
     notices,
+    another_model,
     error,
 )
 

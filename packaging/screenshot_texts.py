@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-_BIRDS_ANSWER = r"""A kestrel hovers by flying forwards exactly as fast as the wind blows it back, so that its
-head stays over one spot. Two things follow:
+_BIRDS_ANSWER = r"""A kestrel flies forwards exactly as fast as the wind blows it back. Two things follow:
 
 1. It needs a **headwind**. Without one it has to beat its wings much faster.
 2. The tail is spread and does most of the fine work.
@@ -28,9 +27,9 @@ $$ \tfrac{1}{2}\,\rho\,v^2\,C_L\,A = m\,g $$
 Solved for the speed that is needed:
 
 ```python
-def hover_speed(mass: float, area: float, lift: float = 1.6, density: float = 1.2) -> float:
-    "Metres per second of headwind at which a bird can stay over one spot."
-    return (2 * mass * 9.81 / (density * lift * area)) ** 0.5
+def hover_speed(mass: float, area: float, lift: float = 1.6) -> float:
+    "Metres per second of headwind that keep a bird over one spot."
+    return (2 * mass * 9.81 / (1.2 * lift * area)) ** 0.5
 ```
 """
 _BIRDS_ANSWER_ZH = r"""红隼悬停时，以与风速相等的速度迎风飞行，所以头部能稳稳地停在同一点上方。由此可见：
@@ -51,9 +50,9 @@ $$ \tfrac{1}{2}\,\rho\,v^2\,C_L\,A = m\,g $$
 解出所需的风速：
 
 ```python
-def hover_speed(mass: float, area: float, lift: float = 1.6, density: float = 1.2) -> float:
+def hover_speed(mass: float, area: float, lift: float = 1.6) -> float:
     "鸟能停在同一点上方所需的逆风速度，单位：米每秒。"
-    return (2 * mass * 9.81 / (density * lift * area)) ** 0.5
+    return (2 * mass * 9.81 / (1.2 * lift * area)) ** 0.5
 ```
 """
 

@@ -29,11 +29,10 @@ from app.settings import TEXT_SIZES
 from app.settings import Theme as ThemeChoice
 from app.ui.main_window import MainWindow
 from app.ui.window_keeper import WindowKeeper
-from screenshot_scenes import SCENES, make_broken_model
+from screenshot_scenes import SCENES, SETTLE_MS, make_broken_model
 from screenshot_texts import CHINESE, ENGLISH, Texts
 
 TIMEOUT_MS = 300_000
-SETTLE_MS = 350  # for hover effects, formulas and the last layout pass
 
 
 @dataclass
