@@ -163,12 +163,12 @@ class PresetBox(QWidget):
     def _follow_text(self) -> None:
         """The chooser names what is written."""
         chosen = self._chosen()
-        own = self.chooser.findText(tr(OWN))
+        own = len(self._presets) + 1  # by its place: a preset may have the same name
         is_own = bool(self.instructions) and chosen is None
         self.chooser.blockSignals(True)
-        if is_own and own < 0:
+        if is_own and self.chooser.count() == own:
             self.chooser.addItem(tr(OWN))
-        elif not is_own and own == self.chooser.count() - 1 and own > len(self._presets):
+        elif not is_own and self.chooser.count() > own:
             self.chooser.removeItem(own)
         if is_own:
             self.chooser.setCurrentIndex(self.chooser.count() - 1)

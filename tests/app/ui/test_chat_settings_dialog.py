@@ -192,6 +192,22 @@ def test_a_preset_is_chosen_and_the_list_names_what_is_written(open_dialog, reco
     assert events == [("chosen", ChatSettings(POET.text))]
 
 
+@pytest.mark.parametrize("name", [OWN, NONE])
+def test_a_preset_that_is_called_as_an_entry_of_the_list_is_told_from_it(open_dialog, name: str) -> None:
+    box = open_dialog(ChatSettings("My own.")).presets
+    box.save_button.click()
+    box.name.setText(name)
+    box.keep_button.click()
+    box.text.setPlainText("Other words.")
+    assert box.chooser.currentIndex() == box.chooser.count() - 1 == 4
+    assert box.chooser.currentText() == OWN
+    assert not box.delete_button.isEnabled()
+    box.text.setPlainText("My own.")
+    assert box.chooser.count() == 4
+    assert box.chooser.currentText() == name
+    assert box.delete_button.isEnabled()
+
+
 def test_own_words_become_a_preset(open_dialog, record, qtbot) -> None:
     dialog = open_dialog(ChatSettings("Answer like a pirate."))
     events = chosen(dialog, record)
