@@ -7,6 +7,7 @@ them; dragged text goes on to it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -37,7 +38,7 @@ _MODEL_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".pth"})
 def model_path_of(path: Path) -> Path | None:
     """The model that a picked or dropped path stands for; None if it is a file that belongs to no model."""
     suffix = path.suffix.lower()
-    if suffix == ".gguf" or path.is_dir():
+    if suffix == ".gguf" or os.path.isdir(path):  # False where it may not be looked at, too
         return path
     if path.name.lower() in _MODEL_FILES or suffix in _MODEL_SUFFIXES:
         return path.parent

@@ -480,7 +480,8 @@ class MainWindow(ReadingOrder, QMainWindow):
     def _show_title(self) -> None:
         title = self.presenter.title
         self.header.title.setText(tr("Models") if self.showing_models else title or tr("New chat"))
-        self.setWindowTitle(tr("{title} — Kestrel Chat", title=title) if title else "Kestrel Chat")
+        whole = title.replace("[*]", "[*][*]")  # one of them is Qt's own mark, of a file that was changed
+        self.setWindowTitle(tr("{title} — Kestrel Chat", title=whole) if whole else "Kestrel Chat")
 
     # Qt overrides
 

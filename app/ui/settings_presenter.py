@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ class SettingsPresenter(QObject):
 
     def _reveal(self, folder: Path) -> None:
         """The folder, or the next one above it that is there: some are made when they are first needed."""
-        there = next((one for one in (folder, *folder.parents) if one.is_dir()), folder)
+        there = next((one for one in (folder, *folder.parents) if os.path.isdir(one)), folder)
         if not self._open_url(QUrl.fromLocalFile(str(there))):
             self.notice_raised.emit(
                 Notice(
