@@ -194,7 +194,8 @@ def test_a_preset_is_chosen_and_the_list_names_what_is_written(open_dialog, reco
 
 @pytest.mark.parametrize("name", [OWN, NONE])
 def test_a_preset_that_is_called_as_an_entry_of_the_list_is_told_from_it(open_dialog, name: str) -> None:
-    box = open_dialog(ChatSettings("My own.")).presets
+    dialog = open_dialog(ChatSettings("My own."))
+    box = dialog.presets
     box.save_button.click()
     box.name.setText(name)
     box.keep_button.click()

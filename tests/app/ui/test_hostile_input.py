@@ -15,7 +15,7 @@ from controller_steps import load as load_model
 from controller_steps import send
 from PySide6.QtCore import QUrl
 from PySide6.QtGui import QAction, Qt
-from PySide6.QtWidgets import QAbstractButton, QComboBox, QLabel, QWidget
+from PySide6.QtWidgets import QAbstractButton, QLabel, QWidget
 
 from app.conversations import ConversationSummary
 from app.presets import Preset
@@ -57,9 +57,9 @@ def markup(root: QWidget) -> list[str]:
     for widget in (root, *root.findChildren(QWidget)):
         if "<b>bold" in widget.toolTip() or "<img" in widget.toolTip():
             found.append(f"tooltip of {surfaces.told(widget)}")
-        if isinstance(widget, QLabel) and widget.textFormat() is not Qt.TextFormat.PlainText:
-            if Qt.mightBeRichText(widget.text()):
-                found.append(f"text of {surfaces.told(widget)}")
+        is_plain = not isinstance(widget, QLabel) or widget.textFormat() is Qt.TextFormat.PlainText
+        if not is_plain and Qt.mightBeRichText(widget.text()):
+            found.append(f"text of {surfaces.told(widget)}")
         if isinstance(widget, QAbstractButton) and "bold" in widget.text() and "&&&&" not in widget.text():
             found.append(f"sign of a key in {surfaces.told(widget)}")
     for action in root.findChildren(QAction):
@@ -137,7 +137,9 @@ def test_no_value_in_the_settings_keeps_the_window_from_opening(
 
 @pytest.mark.parametrize("in_chat", [True, False])
 def test_a_name_that_no_system_takes_is_refused_in_words(window: MainWindow, qtbot, in_chat: bool) -> None:
-    """As one in a folder that may not be looked into: the system fails, and doesn't say that it isn't there."""
+    """As one in a folder that may not be looked into: the system fails, and doesn't say that it isn't
+    there.
+    """
     load_model(qtbot, window.controller, MODEL)
     path = Path("/tmp") / ("x" * 10_000)
     if in_chat:
@@ -149,7 +151,8 @@ def test_a_name_that_no_system_takes_is_refused_in_words(window: MainWindow, qtb
         drops.files_dropped.emit([path])
         qtbot.waitUntil(lambda: not window.controller.attachments.busy)
         (item,) = window.controller.attachments.items
-        assert item.problem is not None and "can't be read" in item.problem.message
+        assert item.problem is not None
+        assert "can't be read" in item.problem.message
     else:
         drops.model_dropped.emit(path)
         assert [notice.code for notice in window.banners.notices()] == ["not-a-model"]
