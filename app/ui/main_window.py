@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, QUrl, Signal
+from PySide6.QtCore import QEvent, QObject, Qt, QUrl, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
-from PySide6.QtWidgets import QDialog, QMainWindow, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QMainWindow
 
 from app.context_policy import ContextPolicy
 from app.controller import ChatController
@@ -32,7 +32,6 @@ from app.ui.header import Header
 from app.ui.icons import app_icon
 from app.ui.kept_states_dialog import KeptStatesDialog
 from app.ui.lexers import end_lexers
-from app.ui.live_dock import LiveDock
 from app.ui.live_panel import LivePanel
 from app.ui.message_actions import MessageAction
 from app.ui.model_loader import ModelLoader
@@ -43,19 +42,12 @@ from app.ui.settings_presenter import SettingsPresenter
 from app.ui.severity import Severity
 from app.ui.shortcut_list import all_shortcuts
 from app.ui.shortcut_sheet import ShortcutSheet
-from app.ui.side_panels import LEAST_CHAT, SidePanels
 from app.ui.status_line import StatusLine
 from app.ui.tab_order import ReadingOrder
-from app.ui.text_size import USUAL_PERCENT, follow_text_size, next_size, scaled, text_size
+from app.ui.text_size import USUAL_PERCENT, next_size
 from app.ui.theme import theme_manager
+from app.ui.window_layout import WindowLayout
 from engine.notices import Notice
-
-_SIZE = QSize(1180, 760)
-_MIN_SIZE = QSize(640, 460)
-_SIDEBAR_WIDTH = 250
-_SIDEBAR_MIN = 170
-_PANEL_WIDTH = 320
-_PANEL_MIN = 220
 
 
 class MainWindow(ReadingOrder, QMainWindow):
@@ -113,11 +105,7 @@ class MainWindow(ReadingOrder, QMainWindow):
 
     def keep_layout(self) -> None:
         """Where the next window stands, and how it is divided."""
-        self.controller.update_settings(
-            window_geometry_base64=_as_text(self.saveGeometry()),
-            splitter_state_base64=_as_text(self._splitter.saveState()),
-            dock_state_base64=_as_text(self._frame.saveState()),
-        )
+        self.controller.update_settings(**self.places.as_settings())
 
     def leave(self) -> None:
         """Another window takes this one's place; the program goes on."""
@@ -132,7 +120,6 @@ class MainWindow(ReadingOrder, QMainWindow):
     def _build(self) -> None:
         self.setWindowTitle("Kestrel Chat")
         self.setWindowIcon(app_icon())
-        self.setMinimumSize(_MIN_SIZE)
         self.conversations = ConversationList(self)
         self.header = Header(self)
         self.banners = BannerStack(self)
@@ -152,40 +139,15 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.notice_presenter = NoticePresenter(
             self.controller, banners=self.banners, chat=self.chat, parent=self
         )
-        self._pages = QStackedWidget(self)
-        self._pages.addWidget(self.chat)
-        self._pages.addWidget(self.loader)
-        right = QWidget(self)
-        right.setProperty("role", "surface")
-        right.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
-        column = QVBoxLayout(right)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(self.header)
-        column.addWidget(self.banners)
-        column.addWidget(self._pages, 1)
-        self._splitter = QSplitter(Qt.Orientation.Horizontal, self)
-        self._splitter.setHandleWidth(1)
-        self._splitter.setChildrenCollapsible(False)
-        self._splitter.addWidget(self.conversations)
-        self._splitter.addWidget(right)
-        self._splitter.setStretchFactor(1, 1)
-        self._splitter.setSizes([_SIDEBAR_WIDTH, _SIZE.width() - _SIDEBAR_WIDTH - _PANEL_WIDTH])
-        self._frame = QMainWindow(self, Qt.WindowType.Widget)  # in which the panel can be moved
-        self.dock = LiveDock(self.panel, self._frame)
-        follow_text_size(self, lambda: self._set_least_widths(right))
-        self._frame.setCentralWidget(self._splitter)
-        self._frame.addDockWidget(Qt.DockWidgetArea.RightDockWidgetArea, self.dock)
-        self._frame.resizeDocks([self.dock], [_PANEL_WIDTH], Qt.Orientation.Horizontal)
-        self.sides = SidePanels(self.dock, self.conversations, grow=self._grow_to)
-        text_size().changed.connect(self._fit_sides)
-        centre = QWidget(self)
-        layout = QVBoxLayout(centre)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self._frame, 1)
-        layout.addWidget(self.status)
-        self.setCentralWidget(centre)
+        self.places = WindowLayout(
+            self,
+            conversations=self.conversations,
+            above=(self.header, self.banners),
+            pages=(self.chat, self.loader),
+            panel=self.panel,
+            status=self.status,
+        )
+        self.dock, self.sides, self._pages = self.places.dock, self.places.sides, self.places.pages
         self.actions_ = build_actions(self)
         self.header.set_menu(build_menu(self.actions_, self))
         self.models = ModelPresenter(
@@ -210,37 +172,10 @@ class MainWindow(ReadingOrder, QMainWindow):
         self._back = QShortcut(QKeySequence(Qt.Key.Key_Escape), self.loader)
         self._back.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
 
-    def _set_least_widths(self, right: QWidget) -> None:
-        """The smallest window has room for one panel beside what is left for the chat."""
-        self.conversations.setMinimumWidth(min(scaled(_SIDEBAR_MIN), _MIN_SIZE.width() // 2))
-        panel = min(scaled(_PANEL_MIN), _MIN_SIZE.width() // 2)
-        for part in (self.panel, self.dock):
-            part.setMinimumWidth(panel)
-        right.setMinimumWidth(min(LEAST_CHAT, _MIN_SIZE.width() - panel - 1))
-
-    def _grow_to(self, width: int) -> None:
-        if not self.isMaximized() and not self.isFullScreen():
-            self.resize(min(width, self.screen().availableSize().width()), self.height())
-
-    def _fit_sides(self) -> None:
-        self.sides.fit(self.width())
-
     def _restore(self) -> None:
         settings = self.controller.settings
-        self.resize(_SIZE)
-        if settings.window_geometry_base64:
-            self.restoreGeometry(QByteArray.fromBase64(settings.window_geometry_base64.encode()))
-        if settings.splitter_state_base64:
-            self._splitter.restoreState(QByteArray.fromBase64(settings.splitter_state_base64.encode()))
-        if settings.dock_state_base64:
-            self._frame.restoreState(QByteArray.fromBase64(settings.dock_state_base64.encode()))
+        self.places.restore(settings)
         self.panel.fold(settings.folded_sections)
-        if settings.live_panel:
-            self.sides.show(self.dock)
-        else:
-            self.sides.hide(self.dock)
-        self.sides.show(self.conversations)
-        self.sides.fit(self.width())
         self.status.context.set_policy(settings.context_policy)
         self.actions_.themes[settings.theme].setChecked(True)
         self.models.show_settings()
@@ -278,8 +213,6 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.panel.look_requested.connect(controller.look_at_slots)
         self.panel.folded_changed.connect(lambda names: controller.update_settings(folded_sections=names))
         self.dock.closed.connect(self._on_dock_closed)
-        self.dock.topLevelChanged.connect(self._fit_sides)
-        self.dock.dockLocationChanged.connect(self._fit_sides)
         self.panel.watch_changed.connect(controller.watch_engine)
         self.status.context.policy_chosen.connect(self._choose_policy)
 
@@ -412,7 +345,7 @@ class MainWindow(ReadingOrder, QMainWindow):
     def _move_panel(self, area: Qt.DockWidgetArea) -> None:
         self.sides.show(self.dock)
         self.dock.move_to(area)
-        self._fit_sides()
+        self.places.fit()
         self.controller.update_settings(live_panel=True)
 
     def _on_dock_closed(self) -> None:
@@ -494,7 +427,7 @@ class MainWindow(ReadingOrder, QMainWindow):
             self._drops.watch(handle)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        self.sides.fit(event.size().width())
+        self.places.fit()
         super().resizeEvent(event)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
@@ -523,7 +456,3 @@ class MainWindow(ReadingOrder, QMainWindow):
         """A question that stands open would outlive the window."""
         for dialog in self.findChildren(QDialog):
             dialog.close()
-
-
-def _as_text(data: QByteArray) -> str:
-    return bytes(data.toBase64().data()).decode("ascii")

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import (
     QApplication,
     QMenu,
     QMessageBox,
+    QPushButton,
     QRadioButton,
     QScrollBar,
     QWidget,
@@ -53,6 +54,18 @@ def chosen_by_arrows(widget: QWidget, order: list[QWidget]) -> bool:
     return isinstance(widget, QRadioButton) and any(
         isinstance(one, QRadioButton) and one.parentWidget() is widget.parentWidget() for one in order
     )
+
+
+def test_the_order_is_by_rows_and_from_left_to_right_however_things_were_made(qtbot) -> None:
+    root = QWidget()
+    qtbot.addWidget(root)
+    places = {"beside": (100, 60), "second": (60, 0), "below": (0, 62), "first": (0, 4)}
+    buttons = {name: QPushButton(name, root) for name in places}
+    for name, (left, top) in places.items():
+        buttons[name].setGeometry(left, top, 50, 30)
+    root.show()
+    qtbot.waitExposed(root)
+    assert [one.text() for one in reading_order(root)] == ["first", "second", "below", "beside"]
 
 
 @pytest.mark.parametrize("surface", SURFACES, indirect=True)
@@ -231,4 +244,4 @@ def test_the_panel_is_moved_by_the_menu_as_by_the_mouse(window: MainWindow) -> N
         action.trigger()
         assert window.dock.isVisible()
         assert not window.dock.isFloating()
-        assert window._frame.dockWidgetArea(window.dock) is area
+        assert window.places.frame.dockWidgetArea(window.dock) is area

@@ -46,7 +46,7 @@ def test_a_window_of_its_own_takes_no_room_from_the_chat_and_comes_back(window: 
 
 def test_below_the_chat_it_leaves_the_list_its_place_in_a_narrow_window(window: MainWindow, qtbot) -> None:
     opened(window, qtbot)
-    window._frame.addDockWidget(Area.BottomDockWidgetArea, window.dock)
+    window.places.frame.addDockWidget(Area.BottomDockWidgetArea, window.dock)
     window.resize(640, 700)
     qtbot.waitUntil(lambda: window.width() == 640)
     assert window.dock.taken_width == 0
@@ -56,10 +56,10 @@ def test_below_the_chat_it_leaves_the_list_its_place_in_a_narrow_window(window: 
 
 def test_where_it_was_is_remembered(open_window: Callable[..., MainWindow], qtbot) -> None:
     first = opened(open_window(), qtbot)
-    first._frame.addDockWidget(Area.LeftDockWidgetArea, first.dock)
+    first.places.frame.addDockWidget(Area.LeftDockWidgetArea, first.dock)
     first.close()
     again = open_window()
-    assert again._frame.dockWidgetArea(again.dock) is Area.LeftDockWidgetArea
+    assert again.places.frame.dockWidgetArea(again.dock) is Area.LeftDockWidgetArea
     assert again.panel.isVisible()
 
 
@@ -67,11 +67,11 @@ def test_a_remembered_place_that_is_no_place_is_not_used(
     open_window: Callable[..., MainWindow], qtbot
 ) -> None:
     first = opened(open_window(), qtbot)
-    first._frame.saveState = lambda: QByteArray(b"no place")
+    first.places.frame.saveState = lambda: QByteArray(b"no place")
     first.close()
     again = open_window()
     assert again.controller.settings.dock_state_base64 == "bm8gcGxhY2U="
-    assert again._frame.dockWidgetArea(again.dock) is Area.RightDockWidgetArea
+    assert again.places.frame.dockWidgetArea(again.dock) is Area.RightDockWidgetArea
     assert again.panel.isVisible()
 
 

@@ -356,12 +356,12 @@ def test_dropping_what_is_no_model_is_a_notice(window: MainWindow, tmp_path: Pat
 def test_size_and_place_come_back(open_window: Callable[..., MainWindow]) -> None:
     window = open_window()
     window.resize(763, 554)
-    window._splitter.setSizes([233, 530])
-    wanted = window._splitter.sizes()
+    window.places.splitter.setSizes([233, 530])
+    wanted = window.places.splitter.sizes()
     window.close()
     again = open_window()
     assert (again.width(), again.height()) == (763, 554)
-    assert again._splitter.sizes() == wanted
+    assert again.places.splitter.sizes() == wanted
 
 
 def test_damaged_geometry_in_the_settings_opens_a_usual_window(

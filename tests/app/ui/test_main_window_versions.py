@@ -317,10 +317,10 @@ def test_a_window_that_was_saved_without_the_panel_opens_with_all_its_parts(
     chatting: MainWindow, open_window
 ) -> None:
     """Splitters of an older version had two parts."""
-    state = chatting._splitter.saveState()
+    state = chatting.places.splitter.saveState()
     chatting.close()
     again = open_window()
-    again._splitter.restoreState(state)
+    again.places.splitter.restoreState(state)
     again.actions_.toggle_live.trigger()
     again.resize(1100, 700)
     assert again.panel.width() >= again.panel.minimumWidth()
