@@ -15,6 +15,7 @@ from fake_engine import EngineScript
 from stall_meter import StallMeter
 
 from app.controller import ChatController
+from app.conversations import ConversationStore
 from app.garbage import GarbageCollector
 from app.language import Language, set_language
 from app.paths import AppPaths
@@ -44,6 +45,20 @@ def in_chinese() -> Iterator[None]:
     set_language(Language.CHINESE)
     yield
     set_language(Language.ENGLISH)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a store of conversations that is not there yet."""
+    return tmp_path / "conversations.sqlite3"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[ConversationStore]:
+    """A new one, at `path`."""
+    store = ConversationStore(path)
+    yield store
+    store.close()
 
 
 @pytest.fixture

@@ -16,18 +16,6 @@ POET = ChatSettings("Write in verse.", SamplingChoice(temperature=0.9, stop=("EN
 FILES = (Attachment("notes.md", "# Notes\nkestrel 红隼\n"), Attachment("paper.pdf", "Abstract", 3))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "conversations.sqlite3"
-
-
-@pytest.fixture
-def store(path: Path):
-    store = ConversationStore(path)
-    yield store
-    store.close()
-
-
 def test_what_is_chosen_before_the_first_message_is_saved_with_it(store: ConversationStore) -> None:
     exchange = store.begin_exchange(None, "Hi", settings=POET)
     assert exchange.settings == POET

@@ -41,13 +41,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "conversations.sqlite3"
 
 
-@pytest.fixture
-def store(path: Path):
-    store = ConversationStore(path)
-    yield store
-    store.close()
-
-
 # The process ends at any instant
 
 _WRITER = """

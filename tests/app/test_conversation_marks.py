@@ -14,18 +14,6 @@ from app.draft_files import DraftFiles
 FILES = DraftFiles((Attachment("鸟.txt", "红隼"), Attachment("a.pdf", "x", pages=3)), ("too large.txt",))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "conversations.sqlite3"
-
-
-@pytest.fixture
-def store(path: Path):
-    store = ConversationStore(path)
-    yield store
-    store.close()
-
-
 def titles(store: ConversationStore) -> list[str]:
     return [summary.title for summary in store.summaries()]
 

@@ -38,13 +38,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "conversations.sqlite3"
 
 
-@pytest.fixture
-def store(path: Path):
-    store = ConversationStore(path)
-    yield store
-    store.close()
-
-
 # What is written is read back
 
 

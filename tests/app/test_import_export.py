@@ -54,13 +54,6 @@ EVERYTHING = ArchivedConversation(
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path):
-    store = ConversationStore(tmp_path / "conversations.sqlite3")
-    yield store
-    store.close()
-
-
 def write(path: Path, value: Any) -> Path:
     path.write_text(json.dumps(value), encoding="utf-8")
     return path

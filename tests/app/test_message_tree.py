@@ -26,13 +26,6 @@ STATS = AnswerStats(30, 20, 0.5, 40, 2.0, "end", "cpu", reuse_reason="new", dive
 STORES = Path(__file__).parent / "stores"
 
 
-@pytest.fixture
-def store(tmp_path: Path):
-    store = ConversationStore(tmp_path / "conversations.sqlite3")
-    yield store
-    store.close()
-
-
 def answered(store: ConversationStore, exchange: Exchange, text: str) -> Exchange:
     message = store.finish_answer(exchange.answer.id, text=text, status=MessageStatus.COMPLETE, stats=STATS)
     assert message is not None

@@ -27,13 +27,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path):
-    store = ConversationStore(path)
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def search(store: ConversationStore, path: Path):
     search = ConversationSearch(path)
     yield search
