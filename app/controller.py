@@ -74,9 +74,7 @@ class ChatController(QObject):
     engine_watched = Signal(object)  # SlotTable: in the middle of an answer, see `watch_engine`
     kept_states_measured = Signal(object)  # KeptStates
     model_state_changed = Signal(object)  # ModelState
-    load_failed = Signal(
-        object, object
-    )  # Path, Notice; model_state is already that of before. Not for a cancel
+    load_failed = Signal(object, object)  # Path, Notice; model_state is that of before. Not for a cancel
     model_inspected = Signal(object)  # ModelReport
     inspection_failed = Signal(object, object)  # Path, Notice: the look itself failed, so there is no report
     send_accepted = Signal(str)  # the text; only now may the composer be cleared
@@ -111,15 +109,7 @@ class ChatController(QObject):
         self._worker = EngineWorker(
             engine_factory=engine_factory, states_folder=paths.states_folder, parent=self
         )
-        self._models = ModelSession(
-            self._worker,
-            self._settings,
-            states_folder=paths.states_folder,
-            marker=LoadMarker(paths.load_marker_file),
-            disk=self._disk,
-            inspector=inspector,
-            parent=self,
-        )
+        self._models = self._new_models(paths, inspector)
         self._answer = AnswerSession(self._worker, self._store, self._settings, self)
         self._queue = AnswerQueue(self._answer, self)
         self._sender = MessageSender(self._store, self._answer, self._queue, models=self._models, parent=self)
@@ -148,6 +138,17 @@ class ChatController(QObject):
         self.search = SearchSession(self._store.current_path, self)
         self.transfer = TransferSession(self._store, self._store.current_path, self)
         self._connect_signals()
+
+    def _new_models(self, paths: AppPaths, inspector: Inspector) -> ModelSession:
+        return ModelSession(
+            self._worker,
+            self._settings,
+            states_folder=paths.states_folder,
+            marker=LoadMarker(paths.load_marker_file),
+            disk=self._disk,
+            inspector=inspector,
+            parent=self,
+        )
 
     def _connect_signals(self) -> None:
         models, answer, queue, sender = self._models, self._answer, self._queue, self._sender

@@ -64,9 +64,8 @@ def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
     an empty assistant turn teaches the model to be silent. The user turns around it may then stand side by
     side, which the chat template deals with.
     """
-    from engine.templates.chat_template import (
-        ChatMessage,
-    )  # on the engine's thread: it brings the template engine with it
+    # On the engine's thread: it brings the template engine with it.
+    from engine.templates.chat_template import ChatMessage
 
     return [
         ChatMessage(role=message.role, content=_content(message), thinking=message.thinking)
@@ -108,9 +107,8 @@ def opening_prompt(engine: PromptEngine, messages: Sequence[Message], policy: Co
 def _message_tokens(engine: PromptEngine, messages: Sequence[Message], *, total: int) -> list[int]:
     """Tokens of each message, so that they sum up to at least `total`, that of the whole prompt."""
     texts = [0 if _is_unread(message) else len(engine.encode(_content(message))) for message in messages]
-    frame = max(
-        0, -(-(total - sum(texts)) // len(messages))
-    )  # what the template puts around each, rounded up
+    # What the template puts around each, rounded up.
+    frame = max(0, -(-(total - sum(texts)) // len(messages)))
     return [count + frame for count in texts]
 
 

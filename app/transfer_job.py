@@ -38,7 +38,7 @@ class TransferProgress:
 
 
 class TransferJob:
-    """One file on its way. `cancel` may be called from any thread."""
+    """One file on its way. cancel: set by any thread, and the next step raises Cancelled."""
 
     def __init__(self, name: str, report: Callable[[TransferProgress], None]) -> None:
         """report: called now and then by whichever thread does the work."""

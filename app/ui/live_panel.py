@@ -97,9 +97,7 @@ class LivePanel(QWidget):
         self._writing: str | None = None
         self._rate = TokenRate()
         self._history = SpeedHistory()
-        self._moves: tuple[float, int] | None = (
-            None  # when layers were counted last, and how many came by then
-        )
+        self._moves: tuple[float, int] | None = None  # when layers were counted, and how many came by then
         self._used, self._limit = 0, 0  # tokens of the context
         self._table: SlotTable | None = None  # as it is shown
         self._timer = QTimer(self)

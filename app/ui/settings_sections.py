@@ -36,6 +36,36 @@ class SettingsSections:
     """
 
     def __init__(self, parent: QWidget) -> None:
+        self._make_look(parent)
+        self._make_models(parent)
+        self._make_conversations(parent)
+        self.folders = _folder_rows(parent)
+        self.by_field: dict[str, ChoiceRow | NumberRow] = {
+            "theme": self.theme,
+            "language": self.language,
+            "text_percent": self.text_size,
+            "device": self.device,
+            "vram_bytes": self.budget,
+            "context_tokens": self.context,
+            "threads": self.threads,
+            "context_policy": self.policy,
+        }
+        self.all = (
+            Section(tr("Look"), (self.theme, self.language, self.text_size)),
+            Section(tr("Models"), (self.device, self.budget, self.context, self.threads)),
+            Section(tr("Conversations"), (self.policy, self.limits)),
+            Section(tr("Folders"), tuple(self.folders.values())),
+            Section(tr("Reset"), (self.reset,)),
+        )
+
+    def show_settings(self, settings: Settings, folders: Folders) -> None:
+        for field, row in self.by_field.items():
+            row.show_value(getattr(settings, field))
+        for name, folder in self.folders.items():
+            chosen = getattr(settings, FOLDER_FIELDS[name]) if name in FOLDER_FIELDS else None
+            folder.show_folder(getattr(folders, name), is_default=chosen is None)
+
+    def _make_look(self, parent: QWidget) -> None:
         self.theme = ChoiceRow(
             tr("Theme"),
             tr("Light, dark, or as the system has it."),
@@ -64,6 +94,8 @@ class SettingsSections:
             words=tr("font zoom larger smaller scale"),
             parent=parent,
         )
+
+    def _make_models(self, parent: QWidget) -> None:
         self.device = _device_row(parent)
         self.budget = NumberRow(
             tr("At most of the card's memory"),
@@ -95,6 +127,8 @@ class SettingsSections:
             words=tr("threads cpu"),
             parent=parent,
         )
+
+    def _make_conversations(self, parent: QWidget) -> None:
         self.policy = ChoiceRow(
             tr("When the context is full"),
             tr("What happens when a conversation gets longer than the model keeps in view."),
@@ -119,31 +153,6 @@ class SettingsSections:
             words=tr("default factory restore"),
             parent=parent,
         )
-        self.folders = _folder_rows(parent)
-        self.by_field: dict[str, ChoiceRow | NumberRow] = {
-            "theme": self.theme,
-            "language": self.language,
-            "text_percent": self.text_size,
-            "device": self.device,
-            "vram_bytes": self.budget,
-            "context_tokens": self.context,
-            "threads": self.threads,
-            "context_policy": self.policy,
-        }
-        self.all = (
-            Section(tr("Look"), (self.theme, self.language, self.text_size)),
-            Section(tr("Models"), (self.device, self.budget, self.context, self.threads)),
-            Section(tr("Conversations"), (self.policy, self.limits)),
-            Section(tr("Folders"), tuple(self.folders.values())),
-            Section(tr("Reset"), (self.reset,)),
-        )
-
-    def show_settings(self, settings: Settings, folders: Folders) -> None:
-        for field, row in self.by_field.items():
-            row.show_value(getattr(settings, field))
-        for name, folder in self.folders.items():
-            chosen = getattr(settings, FOLDER_FIELDS[name]) if name in FOLDER_FIELDS else None
-            folder.show_folder(getattr(folders, name), is_default=chosen is None)
 
 
 def _device_row(parent: QWidget) -> ChoiceRow:

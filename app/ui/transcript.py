@@ -219,9 +219,8 @@ class Transcript(QScrollArea):
         self._set_following(False)
         self._build_view(entry)
         self._place()
-        self.verticalScrollBar().setValue(
-            entry.top - 1
-        )  # it is the first one that is seen, so it stays there
+        # Then it is the first one that is seen, so it stays there.
+        self.verticalScrollBar().setValue(entry.top - 1)
         self._jump.begin(message_id, terms)
 
     def select(self, document: DocumentView, start: int, stop: int) -> None:
