@@ -22,7 +22,6 @@ from app.search_text import Snippet, folded, is_without_case, marks_in, occur_in
 
 MAX_HITS = 200  # messages
 MAX_HITS_EACH = 20  # of one conversation
-_CHECK_EVERY = 128  # messages that are read between two looks at whether the result is still wanted
 _BATCH = 64  # changes that the index takes in at once
 _MESSAGES = (
     "SELECT m.id, m.conversation_id, m.role, m.text, m.thinking, m.attachments, m.created_us"
@@ -97,7 +96,9 @@ class ConversationSearch:
         return self._index.advance(_BATCH)
 
     def find(self, query: str, *, wanted: Callable[[], bool] = lambda: True) -> SearchResult:
-        """`wanted` is asked now and then; once it says no, SearchOvertakenError is raised."""
+        """`wanted` is asked before every message, which may be a book; once it says no, SearchOvertakenError
+        is raised.
+        """
         terms = terms_of(query)
         if not terms:
             return SearchResult(query, terms)
@@ -109,8 +110,8 @@ class ConversationSearch:
     def _find(self, query: str, terms: tuple[str, ...], wanted: Callable[[], bool]) -> SearchResult:
         found: dict[str, _Found] = {}
         num_hits, complete = 0, True
-        for number, row in enumerate(self._rows(terms)):
-            if number % _CHECK_EVERY == 0 and not wanted():
+        for row in self._rows(terms):
+            if not wanted():
                 raise SearchOvertakenError
             hit = _hit(row, terms)
             if hit is None:

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _RUN = 3  # characters
 _MAX_RUNS = 32  # of a search: more leave no fewer candidates
+_STEP_CHARACTERS = 1_000_000  # that are taken in at once, and no message more: a search waits for the step
 _VERSION = 1
 _BUSY_TIMEOUT_SECONDS = 2.0
 SUFFIX = ".search"
@@ -63,7 +64,9 @@ class SearchIndex:
             self._index = None
 
     def advance(self, count: int) -> bool:
-        """Take in so many changes more. False: there are no more, or none can be taken in now."""
+        """Take in so many changes more, or fewer where they are long. False: there are no more, or none can
+        be taken in now.
+        """
         if self._index is None:
             return False
         try:
@@ -95,19 +98,23 @@ class SearchIndex:
         try:
             (done,) = index.execute("SELECT done FROM state").fetchone()
             rows = self._store.execute(LOGGED, (done, count)).fetchall()
-            for _, sequence in rows:
+            characters = 0
+            for number, sequence in rows:
                 index.execute("DELETE FROM runs WHERE rowid = ?", (sequence,))
                 text = text_of(self._store.execute(TEXTS, (sequence,)).fetchone())
                 if len(text) >= _RUN:
                     index.execute("INSERT INTO runs (rowid, text) VALUES (?, ?)", (sequence, text))
+                done, characters = number, characters + len(text)
+                if characters >= _STEP_CHARACTERS:
+                    break
             if rows:
-                index.execute("UPDATE state SET done = ?", (rows[-1][0],))
+                index.execute("UPDATE state SET done = ?", (done,))
             index.execute("COMMIT")
         except BaseException:
             if index.in_transaction:
                 index.execute("ROLLBACK")
             raise
-        return len(rows) == count
+        return len(rows) == count or (bool(rows) and done < rows[-1][0])
 
     def _open(self) -> None:
         try:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+import app.search_index
 from app.attachments import Attachment
 from app.conversations import ConversationStore, MessageStatus
 from app.search import MAX_HITS, ConversationSearch, SearchOvertakenError, SearchResult
@@ -131,6 +132,33 @@ def test_a_search_that_was_overtaken_ends(store: ConversationStore, search: Conv
     ask(store, "kestrel")
     with pytest.raises(SearchOvertakenError):
         search.find("kestrel", wanted=lambda: False)
+
+
+def test_a_search_waits_for_no_more_than_the_message_that_is_being_read(
+    store: ConversationStore, search: ConversationSearch
+) -> None:
+    for number in range(3):
+        ask(store, f"kestrel {number} ")
+    answers = iter([True, False])
+    with pytest.raises(SearchOvertakenError):
+        search.find("kestrel", wanted=lambda: next(answers))
+
+
+def test_long_messages_come_into_the_index_one_by_one(
+    store: ConversationStore, search: ConversationSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.search_index, "_STEP_CHARACTERS", 100)
+    for number in range(3):
+        ask(store, f"kestrel{number} " * 20)
+    terms = ("kestrel",)
+    sizes = []
+    while search.advance():
+        lookup = search._index.look_up(terms)
+        assert lookup is not None
+        sizes.append(len(lookup.candidates))
+    assert sizes == sorted(sizes)
+    assert set(sizes) >= {1, 2}
+    assert len(found(search.find("kestrel"))) == 3
 
 
 @pytest.mark.parametrize("how", ["garbage", "other store", "ahead", "truncated"])
