@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
+import threading
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -17,11 +20,17 @@ from PySide6.QtCore import QUrl
 from PySide6.QtGui import QAction, Qt
 from PySide6.QtWidgets import QAbstractButton, QLabel, QWidget
 
+from app.attachment_draft import TOO_MANY
+from app.attachments import MAX_ATTACHMENTS
 from app.conversations import ConversationSummary
+from app.import_file import read_conversations
+from app.import_json import ImportRefusedError
 from app.presets import Preset
-from app.settings import Settings
+from app.settings import Settings, Theme
 from app.ui.banner import Banner
 from app.ui.main_window import MainWindow
+from app.ui.message_view import AnswerView
+from app.ui.theme import theme_manager
 from engine.notices import Notice
 
 EVIL = "<b>bold</b> && & {name} {0} {} %1 %n [*] \u202e\u2067txt.exe 👩‍👩‍👧 <img src='file:///etc/passwd'>"
@@ -172,3 +181,102 @@ def test_a_title_with_the_mark_of_changed_files_is_shown_whole(window: MainWindo
     qtbot.waitUntil(lambda: "a[" in window.windowTitle())
     # Qt takes one mark away, and shows two as one.
     assert window.windowTitle() == "a[*][*]b — Kestrel Chat"
+
+
+def test_what_can_never_be_read_to_its_end_is_refused_in_words(
+    window: MainWindow, qtbot, tmp_path: Path
+) -> None:
+    load_model(qtbot, window.controller, MODEL)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "self").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    paths = [tmp_path / "loop", tmp_path / "self", tmp_path / "pipe", Path("/dev/zero")]
+    window.attachments.attach(paths)
+    draft = window.controller.attachments
+    qtbot.waitUntil(lambda: not draft.busy)
+    assert [(one.name, one.attachment) for one in draft.items] == [(path.name, None) for path in paths]
+    assert all(one.problem is not None for one in draft.items)
+    for path in paths:
+        with pytest.raises(ImportRefusedError):
+            read_conversations(path)
+
+
+def test_of_a_thousand_dropped_files_those_that_have_room_are_taken(
+    window: MainWindow, qtbot, tmp_path: Path
+) -> None:
+    load_model(qtbot, window.controller, MODEL)
+    files = [tmp_path / f"{number}.txt" for number in range(1_000)]
+    for file in files[:MAX_ATTACHMENTS]:
+        file.write_text("a word")
+    window.attachments.attach(files)
+    draft = window.controller.attachments
+    qtbot.waitUntil(lambda: not draft.busy)
+    assert [one.name for one in draft.ready] == [file.name for file in files[:MAX_ATTACHMENTS]]
+    assert [one.problem for one in draft.items if one.problem is not None] == [TOO_MANY]
+
+
+def test_conversations_of_a_newer_version_can_be_read_and_a_message_is_kept(
+    open_window: Callable[..., MainWindow], app_paths, qtbot
+) -> None:
+    window = open_window()
+    load_model(qtbot, window.controller, MODEL)
+    send(qtbot, window.controller, "From today")
+    window.close()
+    raw = sqlite3.connect(app_paths.conversations_file)
+    raw.execute("PRAGMA user_version = 999")
+    raw.close()
+    before = app_paths.conversations_file.read_bytes()
+    window = open_window()
+    assert "store-newer" in [notice.code for notice in window.banners.notices()]
+    load_model(qtbot, window.controller, MODEL)
+    window.show_chat()
+    qtbot.waitUntil(lambda: window.presenter.title == "From today")
+    window.chat.composer.edit.setPlainText("Keep me")
+    with qtbot.waitSignal(window.controller.send_rejected):
+        window.chat.composer.button.click()
+    assert window.chat.composer.text == "Keep me"
+    window.close()
+    assert app_paths.conversations_file.read_bytes() == before
+
+
+def test_an_answer_grows_on_while_the_size_of_text_is_changed(window: MainWindow, qtbot, script) -> None:
+    load_model(qtbot, window.controller, MODEL)
+    window.show_chat()
+    script.pieces = ["# Head\n\n", *["**b** $x^2$\n\n|a|b|\n|-|-|\n|1|2|\n\n```py\nx = 1\n```\n\n"] * 12]
+    sizes = (80, 200, 125, 80, 100)
+    gates = script.gates = {2 * number + 1: threading.Event() for number in range(len(sizes))}
+    window.controller.send_message("Go")
+    for gate, size in zip(gates.values(), sizes, strict=True):
+        with qtbot.waitSignal(window.controller.answer_extended):
+            window.controller.update_settings(text_percent=size)
+            theme_manager().apply(Theme.SYSTEM, text_percent=size)
+            gate.set()
+    text = "".join(script.pieces)
+    qtbot.waitUntil(lambda: not window.controller.answering)
+    view = window.chat.transcript.views[-1]
+    assert isinstance(view, AnswerView)
+    qtbot.waitUntil(lambda: not window.chat.transcript.work.busy)
+    assert view.body.text == text
+    assert sum("x = 1" in document.toPlainText() for document in view.body.documents) == 12
+
+
+def test_two_windows_that_delete_each_others_chats_keep_what_is_written(
+    open_window: Callable[..., MainWindow], qtbot
+) -> None:
+    first, second = open_window(), open_window()
+    for window in (first, second):
+        load_model(qtbot, window.controller, MODEL)
+        window.controller.new_conversation()
+        window.show_chat()
+        send(qtbot, window.controller, "A question")
+    ids = [window.controller.current_conversation_id for window in (first, second)]
+    assert ids[0] != ids[1]
+    for window, other in ((first, ids[1]), (second, ids[0])):
+        with qtbot.waitSignal(window.controller.conversations_changed):
+            window.controller.delete_conversation(other)
+    for window in (first, second):
+        window.chat.composer.edit.setPlainText("Keep me")
+        with qtbot.waitSignal(window.controller.send_rejected):
+            window.chat.composer.button.click()
+        assert window.chat.composer.text == "Keep me"
+        assert "conversation-gone" in [notice.code for notice in window.banners.notices()]
