@@ -86,6 +86,7 @@ class MainWindow(ReadingOrder, QMainWindow):
     def show_models(self) -> None:
         self._pages.setCurrentWidget(self.loader)
         self.models.check_recent_models()
+        self.models.look_for_models()
         self.loader.folder_button.setFocus()
 
     def show_chat(self) -> None:
@@ -228,6 +229,7 @@ class MainWindow(ReadingOrder, QMainWindow):
         self.settings.applied.connect(self._apply_settings)
         self.settings.limits_asked.connect(self._show_kept_states)
         self.settings.notice_raised.connect(self.show_notice)
+        self.first_shown.connect(self._look_for_models)  # not before: nothing is to compete with drawing it
         self._connect_actions()
 
     def _connect_actions(self) -> None:
@@ -303,6 +305,10 @@ class MainWindow(ReadingOrder, QMainWindow):
         path = self.controller.model_state.path or self.loader.card.path
         if path is not None:
             self.loader.show_plan_of(path, part)
+
+    def _look_for_models(self) -> None:
+        if self.showing_models:
+            self.models.look_for_models()
 
     def _leave_models(self) -> None:
         if self.showing_models:

@@ -1,4 +1,5 @@
-"""The page where a model is picked (folder, file, drop, recent), with its card, its load and how that ended.
+"""The page where a model is picked (folder, file, drop, recent, found), with its card, its load and how that
+ended.
 
 Signals: inspect_requested(Path), load_requested(Path), cancel_requested, closed; device_chosen and
 budget_chosen of `RunOptions`, whose answers are to be in place when it asks for the next inspection.
@@ -79,6 +80,7 @@ class ModelLoader(QWidget):
         self._state = ModelState()
         self.models_folder: Path | None = None  # where a person keeps models
         self._load_when_inspected: Path | None = None
+        self._found_paths: tuple[Path, ...] = ()
         self._plan_part = ""  # of the next report, that is to have the focus
         self._looks_again = False  # while the person is busy with the options
         self._dialog: QFileDialog | None = None
@@ -189,9 +191,19 @@ class ModelLoader(QWidget):
 
     def set_recent_models(self, paths: Sequence[Path]) -> None:
         self.recent.set_paths(paths)
+        self._show_found()
+
+    def set_found_models(self, paths: Sequence[Path]) -> None:
+        """Models that lie where models usually do. They are shown in their order, without the recent ones."""
+        self._found_paths = tuple(paths)
+        self._show_found()
 
     def set_recent_problems(self, problems: Mapping[Path, str]) -> None:
         self.recent.set_problems(problems)
+
+    def _show_found(self) -> None:
+        recent = {model.path for model in self.recent.models}
+        self.found.set_paths([path for path in self._found_paths if path not in recent])
 
     def _inspect(self, path: Path) -> None:
         self._looks_again = False
@@ -271,12 +283,14 @@ class ModelLoader(QWidget):
             button.setEnabled(enabled)
             button.setToolTip(reason or button.property("usual_tooltip"))
         self.recent.setEnabled(enabled)
+        self.found.setEnabled(enabled)
 
     def _connect_signals(self) -> None:
         self.folder_button.clicked.connect(self.choose_folder)
         self.file_button.clicked.connect(self.choose_file)
         self.close_button.clicked.connect(self.closed)
         self.recent.chosen.connect(self.pick_recent)
+        self.found.chosen.connect(self.pick)
         self.card.load_requested.connect(self.load_requested)
         self.card.cancel_requested.connect(self.cancel_requested)
         self.card.run_chosen.connect(self.run_chosen)
@@ -314,7 +328,8 @@ class ModelLoader(QWidget):
         self.card = ModelCard(self)
         self.card.hide()
         self.options = RunOptions(self)
-        self.recent = RecentModels(self)
+        self.recent = RecentModels(self, title=tr("Recent models"), loads=True)
+        self.found = RecentModels(self, title=tr("Found on this computer"), loads=False)
         self.close_button = QToolButton(self)
         self.close_button.setAccessibleName(tr("Back to the chat"))
         self.close_button.setToolTip(tr("Back to the chat (Esc)"))
@@ -344,6 +359,7 @@ class ModelLoader(QWidget):
         inner.addWidget(self.card)
         inner.addWidget(self.options)
         inner.addWidget(self.recent)
+        inner.addWidget(self.found)
         inner.addStretch(1)
         page = QWidget(self)
         page.setProperty("role", "surface")

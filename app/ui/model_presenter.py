@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QAction
 
 from app.controller import ChatController, ModelPhase, ModelState
+from app.found_models import find_models, usual_places
 from app.language import tr
 from app.model_runs import RunChoice, with_run
 from app.operations import BackgroundRunner
@@ -81,6 +82,18 @@ class ModelPresenter(QObject):
             self._loader.set_recent_problems,
             self.notice_raised.emit,
             doing="checking the recent models",
+        )
+
+    def look_for_models(self) -> None:
+        """Which models this computer has, where they usually are."""
+        if self._closed:
+            return
+        places = usual_places(self._controller.settings.models_folder)
+        self._files.run(
+            lambda: find_models(places),
+            self._loader.set_found_models,
+            self.notice_raised.emit,
+            doing="looking for models",
         )
 
     def shutdown(self) -> bool:

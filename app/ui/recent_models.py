@@ -1,4 +1,5 @@
-"""Models that were loaded before, each one click away; one that is gone stays in the list with the reason.
+"""Models that are one click away: those that were loaded before, of which one that is gone stays in the list
+with the reason, and those that were found.
 
 Signals: chosen(Path).
 """
@@ -44,14 +45,24 @@ def why_unavailable(path: Path) -> str:
 
 def shown_name(path: Path) -> str:
     """The name a person knows a model by."""
+    repository = _repository_of(path)
+    if repository is not None:
+        return repository.name.split("--")[-1]
     return (path.stem if path.suffix.lower() == ".gguf" else path.name) or str(path)
+
+
+def _repository_of(path: Path) -> Path | None:
+    """The folder of Hugging Face's download cache in which this is a revision."""
+    folder = path.parent.parent
+    return folder if path.parent.name == "snapshots" and folder.name.startswith("models--") else None
 
 
 class RecentModel(PushButton):
     """One line: name, and where it lies or why it can't be had."""
 
-    def __init__(self, path: Path, parent: QWidget | None = None) -> None:
+    def __init__(self, path: Path, parent: QWidget | None = None, *, loads: bool = True) -> None:
         super().__init__(parent=parent)
+        self._loads = loads  # what a click is said to do
         self.path = path
         self.problem = ""
         self._icon = IconLabel("file" if path.suffix.lower() == ".gguf" else "folder", self)
@@ -86,21 +97,31 @@ class RecentModel(PushButton):
             self.setAccessibleName(tr("{name}: {value}", name=name, value=why))
             self.setToolTip(plain_tooltip(f"{why}\n{self.path}"))
         else:
-            self.setAccessibleName(tr("{name}: load this model", name=name))
-            self.setToolTip(plain_tooltip(tr("Load {path}", path=self.path)))
+            self._say_what_a_click_does(name)
         set_role(self._place, "warning-small" if problem else "small")
         self._icon.set_icon(self._icon.shown[0], "border" if problem else "text_muted")
 
+    def _say_what_a_click_does(self, name: str) -> None:
+        if self._loads:
+            self.setAccessibleName(tr("{name}: load this model", name=name))
+            self.setToolTip(plain_tooltip(tr("Load {path}", path=self.path)))
+        else:
+            self.setAccessibleName(tr("{name}: look at this model", name=name))
+            self.setToolTip(plain_tooltip(tr("Look at {path}", path=self.path)))
+
 
 class RecentModels(QWidget):
-    """The list. The window checks the paths on a background thread and hands the reasons in."""
+    """The list; `loads`: a click is said to load at once, not to show the card first. The window checks the
+    paths on a background thread and hands the reasons in.
+    """
 
     chosen = Signal(object)  # Path
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None, *, title: str, loads: bool) -> None:
         super().__init__(parent)
+        self._loads = loads
         self._models: list[RecentModel] = []
-        self._title = QLabel(tr("Recent models"), self)
+        self._title = QLabel(title, self)
         self._title.setProperty("role", "section")
         frame = QFrame(self)
         frame.setProperty("role", "card")
@@ -126,7 +147,7 @@ class RecentModels(QWidget):
             self._layout.removeWidget(model)
             model.hide()
             model.deleteLater()
-        self._models = [RecentModel(path, self) for path in paths]
+        self._models = [RecentModel(path, self, loads=self._loads) for path in paths]
         for model in self._models:
             model.clicked.connect(lambda _checked=False, path=model.path: self.chosen.emit(path))
             self._layout.addWidget(model)

@@ -23,6 +23,7 @@ from app.settings import Settings, save_settings
 from app.settings import Theme as ThemeChoice
 from app.ui.main_window import MainWindow
 from app.ui.theme import DARK, LIGHT, current_theme
+from engine.default_folders import default_cache_folder
 from engine.errors import OutOfMemoryError
 from engine.notices import Notice
 
@@ -77,6 +78,19 @@ def test_from_the_empty_window_to_an_answer_in_three_clicks(
     with qtbot.waitSignal(window.controller.answer_finished) as finished:
         qtbot.keyClick(focus, Qt.Key.Key_Return)
     assert finished.args[1].text == "Hello there"
+
+
+def test_starter_model_that_was_fetched_is_offered_in_the_empty_window(
+    open_window: Callable[..., MainWindow], qtbot
+) -> None:
+    """Nobody would look for it in a hidden folder."""
+    starter = default_cache_folder() / "models" / "starter.gguf"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    window = open_window()
+    qtbot.waitUntil(lambda: window.loader.found.isVisible())
+    assert [model.path for model in window.loader.found.models] == [starter]
+    assert "Found on this computer" in says(window.loader)
 
 
 def test_load_shows_its_progress_on_card_chip_and_composer(

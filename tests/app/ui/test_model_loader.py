@@ -208,6 +208,35 @@ def test_recent_model_is_one_click_and_stops_at_the_card_when_something_is_wrong
     assert asked.args == [tmp_path]
 
 
+def test_found_model_shows_its_card_before_it_is_loaded(loader: ModelLoader, qtbot, tmp_path: Path) -> None:
+    loader.set_found_models([tmp_path])
+    assert "Found on this computer" in says(loader.found)
+    with qtbot.waitSignal(loader.inspect_requested), qtbot.assertNotEmitted(loader.load_requested):
+        qtbot.mouseClick(loader.found.models[0], Qt.MouseButton.LeftButton)
+        loader.show_report(report(tmp_path))
+    assert loader.card.load_button.isEnabled()
+
+
+def test_model_stands_once_among_the_recent_and_the_found(loader: ModelLoader, tmp_path: Path) -> None:
+    known, other = tmp_path / "known.gguf", tmp_path / "other.gguf"
+    loader.set_found_models([known, other])
+    loader.set_recent_models([known])
+    assert [model.path for model in loader.found.models] == [other]
+    loader.set_found_models([known])
+    assert loader.found.isHidden()
+    loader.set_recent_models([])
+    assert [model.path for model in loader.found.models] == [known]
+
+
+def test_model_of_a_download_cache_goes_by_the_name_of_its_repository(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    revision = tmp_path / "models--Qwen--Qwen3-0.6B" / "snapshots" / "c1899de289a04d12"
+    loader.set_found_models([revision])
+    assert "Qwen3-0.6B" in says(loader.found)
+    assert revision.name not in says(loader.found.models[0])
+
+
 def test_picking_by_hand_never_loads_by_itself(loader: ModelLoader, qtbot, tmp_path: Path) -> None:
     loader.set_recent_models([tmp_path])
     qtbot.mouseClick(loader.recent.models[0], Qt.MouseButton.LeftButton)
