@@ -321,7 +321,8 @@ class ModelSession(QObject):
             self._set_state(self._working)
         else:  # a load was asked for after the unloading
             self._set_state(replace(self.state, summary=None))
-        self._settings.change(last_model=None)
+        if self._bring_back is None:  # else nobody asked for it, and the next start may have it again
+            self._settings.change(last_model=None)
 
     def _end_load(self) -> None:
         self._load_id = None

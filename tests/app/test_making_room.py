@@ -12,6 +12,7 @@ from controller_steps import FIRST, codes, load, only, start, watch
 
 from app.controller import ChatController, ModelPhase
 from app.making_room import LoadedModel, RoomPlan, plan_room
+from app.settings import load_settings
 from app.ui.plan_words import leaving_words, plan_shares, where_words
 from engine.config import EngineConfig
 from engine.errors import ModelFileError
@@ -153,6 +154,19 @@ def test_the_loaded_model_goes_before_the_next_one_comes_where_both_have_no_room
     assert phases(inspected.events) == [(ModelPhase.LOADING, SECOND), (ModelPhase.READY, SECOND)]
     assert inspected.report.freed == [Freed(ram=4_000)]
     assert inspected.controller.settings.last_model == SECOND
+
+
+def test_a_program_that_ends_in_the_middle_begins_with_the_model_that_made_room(
+    qtbot, inspected, script
+) -> None:
+    script.load_gate = threading.Event()
+    inspected.controller.load_model(SECOND)
+    with qtbot.waitSignal(inspected.controller.slots_changed):
+        pass
+    assert script.closed == [FIRST]
+    inspected.controller.shutdown()
+    file = inspected.controller.folders.settings / "settings.json"
+    assert load_settings(file).settings.last_model == FIRST
 
 
 def test_a_model_that_made_room_is_loaded_again_when_the_other_one_fails(qtbot, inspected, script) -> None:
