@@ -15,7 +15,7 @@ from app.files import write_whole
 from app.notice_log import MAX_KEPT, PastNotice
 from engine.notices import Notice
 
-MAX_FILE_BYTES = 8 * 2**20  # of its end, that are read; a file of this version never gets there
+MAX_FILE_BYTES = 8 * 2**20  # of its end, that are read
 MAX_DETAILS = 20_000  # characters
 
 
@@ -48,6 +48,11 @@ def append_notices(path: Path, notices: Iterable[PastNotice]) -> None:
 def rewrite_notices(path: Path, notices: Iterable[PastNotice]) -> None:
     """Oldest first, in place of what is there. Raises OSError."""
     write_whole(path, _lines(notices))
+
+
+def trim_notices(path: Path) -> None:
+    """Leave the lines that `read_notices` gives. Raises OSError."""
+    rewrite_notices(path, read_notices(path)[0])
 
 
 def _lines(notices: Iterable[PastNotice]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from app.notice_file import append_notices, read_notices, rewrite_notices
+from app.notice_file import append_notices, read_notices, rewrite_notices, trim_notices
 from app.notice_log import MAX_KEPT, NoticeLog, PastNotice
 from app.operations import BackgroundRunner
 from engine.notices import Notice
@@ -20,7 +20,7 @@ class NoticeKeeper:
         self._runner = runner
         self._on_notice = on_notice
         self._log = NoticeLog()
-        self._num_appended = 0  # since the file was written as a whole
+        self._num_lines = 0  # of the file, about
         self._failure_told = False
         self._follows = False  # the disk, from `read` to `close`
 
@@ -38,33 +38,36 @@ class NoticeKeeper:
 
     def add(self, notice: Notice, *, details: str = "", at: datetime | None = None) -> PastNotice:
         past = self._log.add(notice, details=details, at=at)
-        self._num_appended += 1
-        if self._num_appended > MAX_KEPT:
-            self._rewrite()
-        else:
-            last = PastNotice(past.at, notice, details)
-            self._run(lambda: append_notices(self._path, (last,)))
+        last = PastNotice(past.at, notice, details)
+        self._run(lambda: append_notices(self._path, (last,)))
+        self._num_lines += 1
+        if self._num_lines > 2 * MAX_KEPT:
+            self._trim()
         return past
 
     def clear(self) -> None:
         self._log.clear()
-        self._rewrite()
+        self._num_lines = 0
+        self._run(lambda: rewrite_notices(self._path, ()))
 
     def close(self) -> None:
         """What is told from now on stays in memory."""
         self._follows = False
 
-    def _rewrite(self) -> None:
-        self._num_appended = 0
-        past = tuple(reversed(self._log.past))
-        self._run(lambda: rewrite_notices(self._path, past))
+    def _trim(self) -> None:
+        """What another window has added since is in the file alone, and stays."""
+        self._num_lines = MAX_KEPT
+        self._run(lambda: trim_notices(self._path))
 
     def _on_read(self, found: tuple[tuple[PastNotice, ...], int]) -> None:
         past, num_damaged = found
         self._log.begin_with(past)
+        self._num_lines += len(past)
         if num_damaged:
-            self._rewrite()
+            self._trim()
             self._on_notice(_damaged(num_damaged))
+        elif len(past) == MAX_KEPT:  # there may be many more
+            self._trim()
 
     def _run(self, function: Callable[[], object], on_success: Callable[..., None] | None = None) -> None:
         if self._follows:

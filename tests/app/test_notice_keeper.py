@@ -133,6 +133,34 @@ def test_the_file_stays_bounded_however_much_is_told(qtbot, make_controller, app
     assert past[-1].notice.code == f"code-{3 * MAX_KEPT - 1}"
 
 
+def test_the_file_stays_bounded_over_many_starts_that_tell_little(qtbot, make_controller, app_paths) -> None:
+    written = [PastNotice(AT, Notice(f"code-{number}", "Something.")) for number in range(5 * MAX_KEPT)]
+    append_notices(app_paths.notices_file, written)
+    controller = begin(qtbot, make_controller)
+    qtbot.waitUntil(lambda: len(controller.past_notices.past) == MAX_KEPT)
+    controller.past_notices.add(FULL)
+    assert controller.shutdown()
+    past, _ = read_notices(app_paths.notices_file)
+    assert past[-1].notice == FULL
+    assert len(app_paths.notices_file.read_text().splitlines()) <= MAX_KEPT + 1
+
+
+def test_what_another_window_has_told_stays_when_the_file_is_made_shorter(
+    qtbot, make_controller, app_paths
+) -> None:
+    controller = begin(qtbot, make_controller)
+    controller.past_notices.add(FULL)
+    elsewhere = Notice("elsewhere", "Told by another window.")
+    for number in range(2 * MAX_KEPT):
+        controller.past_notices.add(Notice(f"code-{number}", "Something."))
+        if number == 2 * MAX_KEPT - 50:
+            with qtbot.waitSignal(controller.conversations_changed):  # behind what is written so far
+                controller.pin_conversations([], True)
+            append_notices(app_paths.notices_file, [PastNotice(AT, elsewhere)])
+    assert controller.shutdown()
+    assert elsewhere in [past.notice for past in read_notices(app_paths.notices_file)[0]]
+
+
 def test_a_damaged_list_is_told_once_and_mended(qtbot, make_controller, record, app_paths) -> None:
     append_notices(app_paths.notices_file, [PastNotice(AT, FULL)])
     with app_paths.notices_file.open("a") as file:
