@@ -19,18 +19,20 @@ from PySide6.QtWidgets import (
 
 from app.language import tr, translated
 from app.ui.copy_button import CopyButton
+from app.ui.flow_layout import FlowLayout
 from app.ui.icon_label import IconLabel
 from app.ui.icons import icon
 from app.ui.notice_actions import NoticeAction, actions_of
 from app.ui.push_button import PushButton
 from app.ui.severity import Severity, severity_of
 from app.ui.text_size import follow_text_size, scaled
-from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
 
 _MAX_SHOWN = 3
 _MAX_SHARE = 0.4  # of the window's height, for those that are shown without being asked for
+_DETAILS_PLACE = 2  # in the row, behind icon and text
 _DETAILS_HEIGHT = 140
 
 
@@ -114,12 +116,8 @@ class Banner(QFrame):
         text.addWidget(self._message)
         text.addWidget(self._hint)
         self._actions = QWidget(self)
-        self._actions_row = QHBoxLayout(self._actions)
-        self._actions_row.setContentsMargins(0, SPACE_XS, 0, 0)
-        self._actions_row.setSpacing(SPACE_S)
-        self._actions_row.addStretch(1)
-        text.addWidget(self._actions)
-        row = QHBoxLayout()
+        self._actions_row = FlowLayout(self._actions, gap=SPACE_S)
+        self._row = row = QHBoxLayout()
         row.setSpacing(SPACE_M)
         row.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
         row.addLayout(text, 1)
@@ -130,6 +128,12 @@ class Banner(QFrame):
         layout.setContentsMargins(SPACE_M, SPACE_S + 2, SPACE_S, SPACE_S + 2)
         layout.setSpacing(SPACE_S)
         layout.addLayout(row)
+        below_text = QHBoxLayout()
+        follow_text_size(
+            self, lambda: below_text.setContentsMargins(scaled(ICON_SIZE) + SPACE_M, 0, SPACE_XS, 0)
+        )
+        below_text.addWidget(self._actions)
+        layout.addLayout(below_text)
         layout.addWidget(self._details)
 
     def _offer(self, actions: Sequence[NoticeAction]) -> None:
@@ -138,7 +142,9 @@ class Banner(QFrame):
             button.hide()
             button.deleteLater()
         self.action_buttons = []
-        for place, action in enumerate(actions):
+        for layout in (self._row, self._actions_row):
+            layout.removeWidget(self._details_button)
+        for action in actions:
             words, explanation = (tr(text) for text in action.value)
             button = PushButton(words, self._actions)
             button.setProperty("role", "chip")
@@ -147,9 +153,14 @@ class Banner(QFrame):
             button.clicked.connect(
                 lambda _=False, action=action: self.action_requested.emit(self.notice.code, action)
             )
-            self._actions_row.insertWidget(place, button)
+            self._actions_row.addWidget(button)
             button.show()
             self.action_buttons.append(button)
+        if actions:  # behind them, where it takes no room from the sentences
+            self._actions_row.addWidget(self._details_button)
+        else:
+            self._row.insertWidget(_DETAILS_PLACE, self._details_button, 0, Qt.AlignmentFlag.AlignTop)
+        self._details_button.show()  # another parent hides it
         self._actions.setVisible(bool(actions))
 
     def _report_text(self) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, QRect, Qt
 from PySide6.QtWidgets import (
     QApplication,
     QLabel,
@@ -115,6 +116,22 @@ def test_every_line_of_a_notice_is_seen_and_the_close_button_too(qtbot, width: i
         assert label.height() >= label.heightForWidth(label.width()), label.text()
     for button in stack.findChildren(QToolButton):
         assert window.rect().contains(button.mapTo(window, button.rect().center()))
+
+
+@pytest.mark.parametrize("width", [340, 480, 1000])
+def test_what_can_be_done_about_a_notice_is_read_in_full(qtbot, width: int) -> None:
+    message = "The card has no memory left for this conversation; it is computed on the CPU until there is."
+    banner = Banner(Notice("state-fallback", message, "Close other programs."), severity=Severity.WARNING)
+    qtbot.addWidget(banner)
+    banner.resize(width, banner.heightForWidth(width))
+    banner.show()
+    buttons = [button for button in banner.findChildren(PushButton) if button.isVisible()]
+    assert len(buttons) == 4
+    areas = [QRect(button.mapTo(banner, QPoint(0, 0)), button.size()) for button in buttons]
+    for button, area in zip(buttons, areas, strict=True):
+        assert button.width() >= button.sizeHint().width()
+        assert banner.rect().contains(area)
+    assert not any(one.intersects(other) for one, other in combinations(areas, 2))
 
 
 def test_details_stay_closed_until_asked_for(stack: BannerStack, qtbot) -> None:
