@@ -94,6 +94,7 @@ class ChatPane(QWidget):
         self.transcript.link_activated.connect(self.link_activated)
         self.transcript.at_bottom_changed.connect(self._on_at_bottom_changed)
         self.jump_button.clicked.connect(self.transcript.jump_to_end)
+        self.transcript.resized.connect(self._place_over_chat)
         text_size().changed.connect(self._arrange)
         theme_manager().changed.connect(self._on_theme_changed)
 
@@ -277,6 +278,10 @@ class ChatPane(QWidget):
         side = max(SPACE_L, (self.width() - scaled(TEXT_COLUMN_WIDTH)) // 2 - SPACE_L)
         self._below.setContentsMargins(side, SPACE_S, side, SPACE_M)
         self.layout().activate()
+        self._place_over_chat()
+
+    def _place_over_chat(self) -> None:
+        """What floats over the messages; they have less room where the composer grows."""
         area = self.transcript.geometry()
         self.empty.setGeometry(area)
         jump = self.jump_button.width()

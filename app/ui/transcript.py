@@ -56,6 +56,7 @@ class Transcript(QScrollArea):
     link_activated = Signal(QUrl)
     at_bottom_changed = Signal(bool)
     text_size_asked = Signal(int)
+    resized = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -453,6 +454,7 @@ class Transcript(QScrollArea):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._place()
+        self.resized.emit()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         if not event.modifiers() & Qt.KeyboardModifier.ControlModifier:

@@ -175,15 +175,26 @@ def test_opening_a_thought_does_not_lose_the_place(qtbot, pane: ChatPane, bar) -
     assert view.thinking.button.mapTo(pane, QPoint(0, 0)) == where
 
 
+def test_what_jumps_to_the_end_stays_above_a_composer_that_grows(qtbot, opened: ChatPane) -> None:
+    opened.transcript.verticalScrollBar().setValue(0)
+    assert opened.jump_button.isVisible()
+    before = opened.composer.height()
+    opened.composer.set_text("line\n" * 6)
+    qtbot.waitUntil(lambda: opened.composer.height() > before)
+    QApplication.processEvents()
+    assert opened.transcript.geometry().contains(opened.jump_button.geometry())
+
+
 def test_the_column_is_centred_and_never_too_wide_to_read(qtbot, opened: ChatPane) -> None:
     for width in (500, 900, 1600):
         opened.resize(width, 600)
         wait_until_built(qtbot, opened)
-        viewport = opened.transcript.viewport().width()
+        whole = opened.transcript.width()  # with the scroll bar: nothing moves when that comes
         for view in opened.transcript.views:
             assert view.width() <= TEXT_COLUMN_WIDTH
             assert view.x() >= 0
-            assert abs((viewport - view.width()) // 2 - view.x()) <= 1
+            assert abs((whole - view.width()) // 2 - view.x()) <= 1
+            assert view.x() + view.width() <= opened.transcript.viewport().width()
         tops = [view.y() for view in opened.transcript.views]
         bottoms = [view.y() + view.height() for view in opened.transcript.views]
         assert all(bottom < top for bottom, top in zip(bottoms, tops[1:], strict=False))
