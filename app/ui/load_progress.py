@@ -5,15 +5,17 @@ Signals: cancel_requested.
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QVBoxLayout, QWidget
 
 from app.language import mark, tr
+from app.ui.flow_layout import FlowLayout
 from app.ui.icon_label import IconLabel
 from app.ui.push_button import PushButton
 from app.ui.style_sheet import set_role
 from app.ui.text_format import format_bytes
-from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS
+from app.ui.theme import SPACE_L, SPACE_S, SPACE_XS
+from app.ui.wrapped_label import WrappedLabel
 from engine.progress import LoadProgress, LoadStage
 
 _STEPS = 1000  # of the bar; bytes of large models don't fit its 32 bits
@@ -83,8 +85,7 @@ class LoadProgressView(QWidget):
             self._set_marks()
 
     def _show_stage(self, stage: LoadStage, shown: bool) -> None:
-        for part in self._marks[stage]:
-            part.setVisible(shown)
+        self._marks[stage][1].parentWidget().setVisible(shown)
 
     def _cancel(self) -> None:
         self.cancel_button.setEnabled(False)
@@ -93,21 +94,22 @@ class LoadProgressView(QWidget):
 
     def _build(self) -> None:
         self._marks: dict[LoadStage, tuple[IconLabel, QLabel]] = {}
-        stages = QHBoxLayout()
-        stages.setSpacing(SPACE_XS + 2)
+        stages = FlowLayout(gap=SPACE_L)
         for stage in LoadStage:
-            sign, label = IconLabel("ring", self, size=_MARK), QLabel(tr(_LABELS[stage]), self)
-            label.setContentsMargins(0, 0, SPACE_M, 0)
+            holder = QWidget(self)
+            sign, label = IconLabel("ring", holder, size=_MARK), QLabel(tr(_LABELS[stage]), holder)
             self._marks[stage] = (sign, label)
-            stages.addWidget(sign)
-            stages.addWidget(label)
+            pair = QHBoxLayout(holder)
+            pair.setContentsMargins(0, 0, 0, 0)
+            pair.setSpacing(SPACE_XS + 2)
+            pair.addWidget(sign)
+            pair.addWidget(label)
+            stages.addWidget(holder)
         self._show_stage(LoadStage.UPLOAD, False)
-        stages.addStretch(1)
         self.bar = QProgressBar(self)
         self.bar.setTextVisible(False)
         self.bar.setAccessibleName(tr("Progress of loading the model"))
-        self.sentence = QLabel(self)
-        self.sentence.setTextFormat(Qt.TextFormat.PlainText)
+        self.sentence = WrappedLabel(parent=self)
         self.sentence.setProperty("role", "muted")
         self.cancel_button = PushButton(tr("Cancel"), self)
         self.cancel_button.setAccessibleName(tr("Cancel loading"))

@@ -7,10 +7,10 @@ from PySide6.QtGui import QEnterEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QWidget
 
 from app.language import tr, tr_n
-from app.ui.elided_label import ElidedLabel
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
+from app.ui.wrapped_label import WrappedLabel
 
 _STAYS_MS = (
     30_000  # long enough for who reads with a screen reader; it waits while the mouse or focus is on it
@@ -26,7 +26,7 @@ class UndoBar(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("role", "card")
-        self._words = ElidedLabel(parent=self)
+        self._words = WrappedLabel(parent=self)
         self.undo_button = PushButton(tr("Undo"), self)
         self.undo_button.setProperty("role", "quiet")
         self.undo_button.setToolTip(tr("Bring back what was deleted (Ctrl+Shift+Z)"))
