@@ -43,10 +43,12 @@ from app.ui.icons import icon
 from app.ui.push_button import PushButton
 from app.ui.search_results import SearchResults, found_words
 from app.ui.style_sheet import set_label
+from app.ui.text_size import set_icon_size
 from app.ui.theme import SPACE_M, SPACE_S, Theme, current_theme, theme_manager
 from app.ui.transfer_bar import TransferBar
 from app.ui.undo_bar import UndoBar
 
+_ICON = 16
 _PULSE_MS = 60  # how often the dot of the conversation being answered is drawn anew
 
 
@@ -154,6 +156,7 @@ class ConversationList(QWidget):
         self.setAccessibleName(tr("Conversations"))
         self.new_button = PushButton(parent=self)
         set_label(self.new_button, tr("New chat"))
+        set_icon_size(self.new_button, _ICON)
         self.new_button.setAccessibleName(tr("New chat"))
         keys = QKeySequence(QKeySequence.StandardKey.New).toString(QKeySequence.SequenceFormat.NativeText)
         self.new_button.setToolTip(tr("Start a new chat ({keys})", keys=keys))

@@ -24,6 +24,7 @@ from app.ui.tooltips import plain_tooltip
 
 _CHIP_WIDTH = 380  # a longer name is shortened
 _CHIP_MIN_WIDTH = 150
+_LEAST_TITLE = 90
 _HEIGHT = 48
 _NAME_PLACE = "\0"  # where the name of the model goes, in words whose order a language has its own way with
 
@@ -144,6 +145,7 @@ class Header(QWidget):
         self.sidebar_button.setToolTip(tr("Show or hide the conversations (Ctrl+B)"))
         self.title = ElidedLabel("", self)
         self.title.setProperty("role", "header-title")
+        self.title.setMinimumWidth(_LEAST_TITLE)
         self.chip = ModelChip(self)
         self.live_button = QToolButton(self)
         self.live_button.setAccessibleName(tr("Show or hide what the engine keeps"))

@@ -24,6 +24,7 @@ from app.ui.search_field import SearchField
 from app.ui.shortcut_list import Shortcut, ShortcutGroup
 from app.ui.style_sheet import set_role
 from app.ui.tab_order import ReadingOrder
+from app.ui.text_size import follow_text_size, resize_with_text, scaled
 from app.ui.theme import SPACE_L, SPACE_M, SPACE_S, SPACE_XL, SPACE_XS
 
 _SIZE = QSize(860, 620)
@@ -64,7 +65,7 @@ class ShortcutSheet(ReadingOrder, QDialog):
         self.setWindowTitle(tr("Keyboard shortcuts"))
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setMinimumSize(_MIN_SIZE)
-        self.resize(_SIZE)
+        resize_with_text(self, _SIZE)
         self.search = SearchField(self)
         self.nothing = QLabel(tr("No shortcut is called that. Try another word, or a key."), self)
         self.close_button = PushButton(tr("Close"), self)
@@ -96,7 +97,7 @@ class ShortcutSheet(ReadingOrder, QDialog):
         self.search.setPlaceholderText(tr("Search by name or key"))
         self.search.setAccessibleName(tr("Search shortcuts"))
         self.search.setToolTip(tr("Finds shortcuts by what they do and by their keys"))
-        self.search.setFixedWidth(_SEARCH_WIDTH)
+        follow_text_size(self.search, lambda: self.search.setFixedWidth(scaled(_SEARCH_WIDTH)))
         self.close_button.setToolTip(tr("Close this sheet (Esc)"))
         self.close_button.setAutoDefault(False)
         self.nothing.setAlignment(Qt.AlignmentFlag.AlignHCenter)

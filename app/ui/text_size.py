@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QSize, Signal
-from PySide6.QtWidgets import QAbstractButton, QWidget
+from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QWidget
 
 from app.settings import TEXT_SIZES
 
@@ -72,7 +72,7 @@ def resize_with_text(window: QWidget, usual: QSize) -> None:
     follow_text_size(window, fit)
 
 
-def set_icon_size(button: QAbstractButton, pixels: int) -> None:
+def set_icon_size(button: QAbstractButton | QAbstractItemView, pixels: int) -> None:
     """As large as the text, from now on."""
     follow_text_size(button, lambda: button.setIconSize(QSize(scaled(pixels), scaled(pixels))))
 
