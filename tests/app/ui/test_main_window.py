@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QEvent, QMimeData, QPoint, QPointF, Qt, QUrl
+from PySide6.QtCore import QEvent, QMimeData, QPoint, QPointF, Qt, QTimer, QUrl
 from PySide6.QtGui import QAccessible, QDragEnterEvent, QDragLeaveEvent, QDropEvent
 from PySide6.QtTest import QSignalSpy
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QMessageBox, QWidget
@@ -500,6 +500,32 @@ def test_name_with_line_breaks_and_turned_writing_stays_on_one_line(
     shutil.copytree(TINY, folder)
     load(qtbot, window, folder)
     assert window.header.chip.text().strip() == "two lines turned"
+
+
+def test_menu_opens_inside_the_window_and_reads_in_its_direction(window: MainWindow) -> None:
+    window.setGeometry(0, 0, 700, 600)  # of a screen that has room beside it
+    button = window.header.menu_button
+    menu = button.menu()
+    opened = []
+
+    def look() -> None:
+        opened.append(menu.geometry())
+        menu.close()
+
+    QTimer.singleShot(0, look)
+    button.showMenu()
+    ((left, right),) = [(one.left(), one.right()) for one in opened]
+    assert window.geometry().left() <= left < right <= window.geometry().right()
+    assert menu.layoutDirection() == window.layoutDirection()
+
+
+def test_status_line_is_as_high_with_a_model_as_without(
+    window: MainWindow, qtbot, model_folder: Path
+) -> None:
+    before = window.status.height()
+    load(qtbot, window, model_folder)
+    qtbot.waitUntil(window.status.context.isVisible)
+    assert window.status.height() == before
 
 
 def test_shortcuts_are_distinct_and_shown(window: MainWindow) -> None:

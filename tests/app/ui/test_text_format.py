@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from app.ui.text_format import (
     format_bytes,
     format_count,
     format_duration,
+    format_folder,
     format_speed,
     parse_bytes,
 )
@@ -92,3 +95,12 @@ def test_a_size_that_must_be_one_is_asked_for_without_a_word_of_0(text: str) -> 
 )
 def test_durations_are_said_in_the_units_that_matter(seconds: float, words: str) -> None:
     assert format_duration(seconds).replace("\u202f", "_") == words
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the sign for the home folder is known there")
+def test_folders_below_the_home_folder_are_written_as_a_person_types_them() -> None:
+    home = Path.home()
+    assert format_folder(home / "models" / "山月") == "~/models/山月"
+    assert format_folder(home) == "~"
+    assert format_folder(home.parent) == str(home.parent)
+    assert format_folder(Path(f"{home}-other/models")) == f"{home}-other/models"
