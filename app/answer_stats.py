@@ -32,15 +32,6 @@ class AnswerStats:
         """Of the context, at the end of the answer. The first of its tokens comes from the prefill."""
         return self.prompt_tokens + (self.decode_tokens + 1 if self.prompt_tokens else 0)
 
-    @property
-    def decode_tokens_per_second(self) -> float:
-        return self.decode_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
-
-    @property
-    def prefill_tokens_per_second(self) -> float:
-        read = self.prompt_tokens - self.reused_tokens
-        return read / self.prefill_seconds if self.prefill_seconds > 0 else 0.0
-
     def as_json(self) -> str:
         return json.dumps(asdict(self))
 

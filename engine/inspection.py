@@ -82,11 +82,6 @@ class ModelReport:
         """ "" where there is no card to run on, or none was asked for."""
         return self.card.name if isinstance(self.card, CardInfo) else ""
 
-    @property
-    def card_bytes(self) -> int:
-        """Of its memory in all; 0 without a card."""
-        return self.card.total_bytes if isinstance(self.card, CardInfo) else 0
-
     def plan(self, config: EngineConfig, *, freed: Freed | None = None) -> LoadPlan | None:
         """What a load with these choices would do, with the memory that was free when the report was made
         and what is freed before it.

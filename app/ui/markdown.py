@@ -212,10 +212,6 @@ def parse_placed(
     return walk.leaves
 
 
-def plain_text(spans: Sequence[Span]) -> str:
-    return "".join(span.text for span in spans)
-
-
 def _visit(walk: _Walk, tokens: list[Token], index: int, token: Token) -> None:
     kind = token.type
     if kind in ("bullet_list_open", "ordered_list_open"):

@@ -48,9 +48,3 @@ def test_what_holds_no_figures_gives_none(text: str) -> None:
 @pytest.mark.parametrize("value", ["many", None, True, [1], float("nan"), float("inf")])
 def test_a_figure_that_is_no_number_gives_none(value: object) -> None:
     assert AnswerStats.from_json(json.dumps(json.loads(STATS.as_json()) | {"decode_tokens": value})) is None
-
-
-def test_rates_of_nothing_are_zero() -> None:
-    nothing = AnswerStats(0, 0, 0.0, 0, 0.0, "cancelled", "cpu")
-    assert (nothing.decode_tokens_per_second, nothing.prefill_tokens_per_second) == (0.0, 0.0)
-    assert (STATS.decode_tokens_per_second, STATS.prefill_tokens_per_second) == (20.0, 18.0)

@@ -26,7 +26,6 @@ from app.ui.markdown import (
     Span,
     TableRow,
     parse,
-    plain_text,
 )
 from app.ui.markdown_stream import MarkdownStream
 
@@ -113,6 +112,10 @@ _PIECES = [
 ]
 _documents = st.lists(st.sampled_from(_PIECES), max_size=40).map("".join)
 _cuts = st.lists(st.integers(1, 9), min_size=1, max_size=8)
+
+
+def plain_text(spans: Sequence[Span]) -> str:
+    return "".join(span.text for span in spans)
 
 
 def joined(leaves: Sequence[Leaf]) -> list[Leaf]:
