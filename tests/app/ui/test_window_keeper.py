@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import shiboken6
+from controller_steps import send
+from pdf_files import pdf_bytes
 from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QMessageBox
 
 from app.controller import ChatController, ModelPhase
 from app.language import Language, language
 from app.settings import load_settings
+from app.ui import dialogs
+from app.ui.conversation_menu import ask_for_tag
 from app.ui.main_window import MainWindow
 from app.ui.message_actions import MessageAction
 from app.ui.spoken_language import speak
 from app.ui.window_keeper import WindowKeeper
 from engine.notices import Notice
+
+MODELS = Path(__file__).parents[2] / "models"
 
 
 @pytest.fixture(autouse=True)
@@ -305,3 +312,56 @@ def test_a_search_that_fails_is_told_once_however_many_windows_there_were(
     fails = Notice("search-failed", "It could not be searched.")
     keeper.window.controller.search.failed.emit(fails)
     assert told == [fails]
+
+
+UNDER_WAY = {
+    "a rename": lambda window: window.actions_.rename.trigger(),
+    "a choice of files": lambda window: window.attachments.choose(),
+    "a choice of a model": lambda window: window.loader.choose_folder(),
+    "a menu": lambda window: window.header.menu_button.menu().popup(window.pos()),
+    "a menu of tags": lambda window: ask_for_tag(window, lambda _name: None),
+    "a question": lambda window: dialogs.ask_to_delete_message(window, on_accept=lambda: None),
+    "shortcuts": lambda window: window.actions_.shortcuts.trigger(),
+    "past notices": lambda window: window.actions_.past_notices.trigger(),
+    "what is chosen for the chat": lambda window: window.actions_.chat_settings.trigger(),
+    "a search": lambda window: window.conversations.filter_bar.field.setText("kestrel"),
+    "a look at a model": lambda window: window.loader.pick(MODELS / "tiny-qwen3"),
+    "a load": lambda window: window.controller.load_model(Path("/models/other")),
+    "a drag": lambda window: window._drops.overlay.cover("Drop", "attach"),
+}
+
+
+@pytest.mark.parametrize("what", UNDER_WAY)
+def test_what_is_under_way_survives_or_ends_and_does_no_harm(
+    keeper: WindowKeeper, qtbot, model_folder: Path, what: str
+) -> None:
+    load(qtbot, keeper.window, model_folder)
+    keeper.window.show_chat()
+    send(qtbot, keeper.window.controller, "A kestrel hovers")
+    UNDER_WAY[what](keeper.window)
+    window = choose(qtbot, keeper, Language.CHINESE)
+    window.close_dialogs()
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
+    window.show_chat()
+    window.chat.composer.edit.setPlainText("And then?")
+    with qtbot.waitSignal(window.controller.answering_changed, check_params_cb=lambda active: not active):
+        window.chat.composer.button.click()
+    words = [document.toPlainText() for document in window.chat.transcript.documents]
+    assert [text for text in words if text in ("A kestrel hovers", "And then?")] == [
+        "A kestrel hovers",
+        "And then?",
+    ]
+
+
+def test_files_that_are_read_and_an_import_go_on(keeper: WindowKeeper, qtbot, tmp_path: Path) -> None:
+    book, chats = tmp_path / "book.pdf", tmp_path / "chats.json"
+    book.write_bytes(pdf_bytes(["A kestrel hovers."] * 30))
+    message = {"author": {"role": "user"}, "content": {"parts": ["What is a kestrel?"]}}
+    chats.write_text(json.dumps([{"title": "Imported", "mapping": {"n": {"id": "n", "message": message}}}]))
+    controller = keeper.window.controller
+    keeper.window.attachments.attach([book])
+    controller.transfer.import_files([chats])
+    window = choose(qtbot, keeper, Language.CHINESE)
+    qtbot.waitUntil(lambda: bool(controller.attachments.ready))
+    qtbot.waitUntil(lambda: "Imported" in [one.title for one in window.conversations.model.summaries])
+    assert [chip.name.text() for chip in window.chat.composer.files.chips.values()] == ["book.pdf"]
