@@ -80,13 +80,13 @@ class Banner(QFrame):
         self.given_details = details
         has_details = bool(details or self._report)
         self._details.setPlainText(details)
-        self._details_button.setVisible(has_details)
         self._copy.setVisible(self._report is not None)
         if not has_details:
             self._details_button.setChecked(False)
         elif self._details_button.isChecked():
             self._show_details(True)
         self._offer(actions_of(notice.code))
+        self._details_button.setVisible(has_details)  # another parent has hidden it
         said = tr("{severity}: {message} {hint}", severity=tr(severity.value[2]), message=message, hint=hint)
         self.setAccessibleName(said.strip())
         self._icon.set_icon(*severity.value[:2])
@@ -160,7 +160,6 @@ class Banner(QFrame):
             self._actions_row.addWidget(self._details_button)
         else:
             self._row.insertWidget(_DETAILS_PLACE, self._details_button, 0, Qt.AlignmentFlag.AlignTop)
-        self._details_button.show()  # another parent hides it
         self._actions.setVisible(bool(actions))
 
     def _report_text(self) -> str:

@@ -121,7 +121,8 @@ def test_every_line_of_a_notice_is_seen_and_the_close_button_too(qtbot, width: i
 @pytest.mark.parametrize("width", [340, 480, 1000])
 def test_what_can_be_done_about_a_notice_is_read_in_full(qtbot, width: int) -> None:
     message = "The card has no memory left for this conversation; it is computed on the CPU until there is."
-    banner = Banner(Notice("state-fallback", message, "Close other programs."), severity=Severity.WARNING)
+    told = Notice("state-fallback", message, "Close other programs.")
+    banner = Banner(told, severity=Severity.WARNING, details="why")
     qtbot.addWidget(banner)
     banner.resize(width, banner.heightForWidth(width))
     banner.show()
