@@ -2,15 +2,18 @@
 
     python packaging/screenshots.py MODEL [--out FOLDER] [--size 1180x780] [--themes light dark]
         [--languages en zh_CN] [--scenes NAME …] [--text 100]
+    python packaging/screenshots.py MODEL --readme
 
-Writes FOLDER/<scene>-<theme>-<language>.png for each scene of `screenshot_scenes.py`. On a machine without a
-screen, start it under a virtual X server: `xvfb-run -s "-screen 0 1600x1200x24" python …`. Nothing of the
-person's own settings or conversations is read or changed.
+Writes FOLDER/<scene>-<theme>-<language>.png for each scene of `screenshot_scenes.py`; with --readme those
+that README.md shows, where it looks for them. On a machine without a screen, start it under a virtual X
+server: `xvfb-run -s "-screen 0 1600x1200x24" python …`. Nothing of the person's own settings or
+conversations is read or changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,9 +32,13 @@ from app.settings import TEXT_SIZES
 from app.settings import Theme as ThemeChoice
 from app.ui.main_window import MainWindow
 from app.ui.window_keeper import WindowKeeper
+from png_file import write_png
 from screenshot_scenes import SCENES, SETTLE_MS, make_broken_model
 from screenshot_texts import CHINESE, ENGLISH, Texts
 
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+README_SIZE = "1280x880"
 TIMEOUT_MS = 300_000
 
 
@@ -106,8 +113,7 @@ class Photographer:
         if picture.isNull():
             picture = window.grab()
         path = self._folder / f"{name}-{self._suffix}.png"
-        if not picture.save(str(path)):
-            raise SystemExit(f"{path} can't be written.")
+        write_png(picture.toImage(), path)
         print(path, flush=True)
 
 
@@ -126,7 +132,7 @@ def photograph(options: argparse.Namespace, theme: str, language: str) -> None:
         keeper.show()
 
         def save(name: str) -> None:
-            if not options.scenes or name in options.scenes:
+            if wanted(name, theme, language, options):
                 photographer.save(keeper.window, name)
 
         stage = Stage(
@@ -146,21 +152,36 @@ def photograph(options: argparse.Namespace, theme: str, language: str) -> None:
             keeper.close()
 
 
+def wanted(scene: str, theme: str, language: str, options: argparse.Namespace) -> bool:
+    if options.readme:
+        return f"{scene}-{theme}-{language}" in shown_in_readme()
+    return not options.scenes or scene in options.scenes
+
+
+def shown_in_readme() -> set[str]:
+    """The names of its pictures."""
+    return set(re.findall(r"\(docs/images/([^)]+)\.png\)", (ROOT / "README.md").read_text("utf-8")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("model", type=Path, metavar="MODEL")
-    parser.add_argument("--out", type=Path, default=Path("docs/images"), metavar="FOLDER")
+    parser.add_argument("--out", type=Path, default=IMAGES, metavar="FOLDER")
     parser.add_argument("--size", default="1180x780", metavar="WIDTHxHEIGHT")
     parser.add_argument("--themes", nargs="+", default=["light", "dark"], choices=["light", "dark"])
     parser.add_argument("--languages", nargs="+", default=["en", "zh_CN"], choices=["en", "zh_CN"])
     parser.add_argument("--scenes", nargs="+", default=[], metavar="NAME", help="only these are written")
     parser.add_argument("--text", type=int, default=100, choices=TEXT_SIZES, help="size of text, in percent")
+    parser.add_argument("--readme", action="store_true", help="those that README.md shows, and no other")
     options = parser.parse_args()
+    if options.readme:
+        options.out, options.size = IMAGES, README_SIZE
     app = QApplication(["Kestrel Chat"])
     app.setApplicationDisplayName("Kestrel Chat")
     for language in options.languages:
         for theme in options.themes:
-            photograph(options, theme, language)
+            if not options.readme or any(name.endswith(f"-{theme}-{language}") for name in shown_in_readme()):
+                photograph(options, theme, language)
 
 
 if __name__ == "__main__":
