@@ -1,7 +1,7 @@
 """The files that are to go with the next message: read and counted in the background, one after the other.
 
 Tokens are those of the model that is loaded; another model counts anew. What a file would not let be read is
-kept with its sentence until the person takes it away.
+kept with its sentence until the person takes it away or sends the message.
 """
 
 from __future__ import annotations
@@ -100,9 +100,14 @@ class AttachmentDraft(QObject):
         """Takes it away; a read that is under way ends."""
         self._keep(lambda item: item.id != item_id)
 
-    def sent(self, attachments: Collection[Attachment]) -> None:
-        """These went with a message; what was added since stays."""
-        self._keep(lambda item: item.attachment is None or item.attachment not in attachments)
+    @property
+    def settled(self) -> frozenset[int]:
+        """Ids of those that will be dealt with when the message is sent as it is now."""
+        return frozenset(item.id for item in self.items if item.state is not DraftState.READING)
+
+    def sent(self, ids: Collection[int]) -> None:
+        """These were `settled` when a message went; what was added since stays."""
+        self._keep(lambda item: item.id not in ids)
 
     def put(self, items: Sequence[DraftItem]) -> None:
         """These in the place of what there is; all that is being read is given up."""

@@ -30,7 +30,8 @@ class Attachment:
 
     @property
     def num_lines(self) -> int:
-        return self.text.count("\n") + 1
+        """As editors count them: a newline at the end begins no line."""
+        return self.text.count("\n") + (not self.text.endswith("\n"))
 
 
 @dataclass(frozen=True)

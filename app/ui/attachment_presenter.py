@@ -31,7 +31,7 @@ class AttachmentPresenter(QObject):
         self._chat = chat
         self._composer = chat.composer
         self._status = status
-        self._sent: tuple[Attachment, ...] = ()  # with the message that is on its way
+        self._sent: frozenset[int] = frozenset()  # with the message that is on its way, or refused beside it
         self._kept: tuple[DraftItem, ...] = ()  # of the message that was being written before an edit
         self._editing = False
         self._dialog: QFileDialog | None = None
@@ -77,15 +77,15 @@ class AttachmentPresenter(QObject):
             changed.connect(self._show_fit)
 
     def _send(self, text: str) -> None:
-        self._sent = self._draft.ready
-        self._controller.send_message(text, self._sent)
+        self._sent = self._draft.settled
+        self._controller.send_message(text, self._draft.ready)
 
     def _send_edit(self, message_id: str, text: str) -> None:
-        self._sent = ()  # they leave with the edit
+        self._sent = frozenset()  # they leave with the edit
         self._controller.edit_message(message_id, text, self._draft.ready)
 
     def _on_accepted(self) -> None:
-        sent, self._sent = self._sent, ()
+        sent, self._sent = self._sent, frozenset()
         if sent:
             self._draft.sent(sent)
 

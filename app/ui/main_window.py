@@ -183,6 +183,10 @@ class MainWindow(ReadingOrder, QMainWindow):
         # Someone who never had a model starts where one is chosen; everyone else in the chat.
         page = self.chat if settings.recent_models or settings.last_model else self.loader
         self._pages.setCurrentWidget(page)
+        if page is self.chat:  # Qt would give the focus to the first control, and Space begin a new chat
+            self.chat.focus_composer()
+        else:
+            self.loader.folder_button.setFocus()
         self._on_page_changed()
 
     def _connect_signals(self) -> None:

@@ -149,7 +149,7 @@ def test_a_message_takes_so_many_files_and_says_so_once(qtbot, draft, tmp_path) 
 def test_what_was_sent_goes_and_what_was_added_since_stays(qtbot, draft, tmp_path) -> None:
     draft.add(files(tmp_path, "sent", "added since"))
     wait(qtbot, draft)
-    draft.sent(draft.ready[:1])
+    draft.sent([draft.items[0].id])
     assert draft.ready == (Attachment("1.txt", "added since"),)
 
 

@@ -23,6 +23,13 @@ ATTACHMENTS = st.builds(
 )
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"), [("one", 1), ("one\n", 1), ("one\ntwo", 2), ("one\n\n", 2), ("\n", 1)]
+)
+def test_a_newline_at_the_end_begins_no_line(text: str, lines: int) -> None:
+    assert Attachment("x", text).num_lines == lines
+
+
 def test_a_message_without_files_is_read_as_it_was_written() -> None:
     assert content_with("  Hi\n", ()) == "  Hi\n"
 

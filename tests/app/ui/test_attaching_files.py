@@ -117,6 +117,20 @@ def test_a_picture_is_refused_in_words_and_the_message_can_be_sent(
     assert chatting.chat.composer.files.isHidden()
 
 
+def test_what_was_refused_leaves_with_the_message_that_it_was_meant_for(
+    chatting: MainWindow, qtbot, tmp_path: Path
+) -> None:
+    attach(qtbot, chatting, made(tmp_path, "notes.md", "kestrel"), made(tmp_path, "film.bin", "\0\1"))
+    assert len(chatting.chat.composer.files.refused) == 1
+    chatting.chat.composer.set_text("What is it?")
+    send(qtbot, chatting)
+    assert chatting.chat.composer.files.isHidden()
+    attach(qtbot, chatting, made(tmp_path, "song.bin", "\0\1"))
+    chatting.chat.composer.set_text("And now?")
+    send(qtbot, chatting)
+    assert chatting.chat.composer.files.isHidden(), "also where no file went with it"
+
+
 def test_a_pdf_goes_into_the_message(chatting: MainWindow, qtbot, script, tmp_path: Path) -> None:
     paper = tmp_path / "paper.pdf"
     paper.write_bytes(pdf_bytes(["First page", "Second page"]))

@@ -93,6 +93,17 @@ def test_starter_model_that_was_fetched_is_offered_in_the_empty_window(
     assert "Found on this computer" in says(window.loader)
 
 
+def test_after_a_start_one_can_write_at_once(
+    open_window: Callable[..., MainWindow], qtbot, model_folder: Path
+) -> None:
+    first = open_window()
+    assert first.focusWidget() is first.loader.folder_button
+    load(qtbot, first, model_folder)
+    first.close()
+    second = open_window()
+    assert second.chat.composer.isAncestorOf(second.focusWidget())
+
+
 def test_load_shows_its_progress_on_card_chip_and_composer(
     window: MainWindow, qtbot, script, model_folder: Path
 ) -> None:
