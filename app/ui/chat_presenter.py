@@ -54,8 +54,6 @@ class ChatPresenter(QObject):
         self._summaries = dict(other._summaries)
         self._writing_id, self._writing_tokens = other._writing_id, other._writing_tokens
         self._waited = set(other._waited)
-        if (writing := self._controller.answers.writing) is not None:
-            self._panel.begin_answer(writing)
 
     @property
     def title(self) -> str:

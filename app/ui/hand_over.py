@@ -21,6 +21,7 @@ def hand_over(old: MainWindow, new: MainWindow) -> None:
     new.banners.take_over(old.banners)
     new.notice_presenter.take_over(old.notice_presenter)
     new.presenter.take_over(old.presenter)
+    new.panel.take_over(old.panel)
     new.conversations.take_over(old.conversations)
     new.conversation_presenter.take_over(old.conversation_presenter)
     new.attachments.take_over(old.attachments)

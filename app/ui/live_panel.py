@@ -95,6 +95,7 @@ class LivePanel(QWidget):
         self.setAccessibleName(tr("What the engine keeps"))
         self._titles: Mapping[str, str] = {}
         self._writing: str | None = None
+        self._prefill: PrefillStats | None = None  # of the answer that is being written
         self._rate = TokenRate()
         self._history = SpeedHistory()
         self._moves: tuple[float, int] | None = None  # when layers were counted, and how many came by then
@@ -123,6 +124,16 @@ class LivePanel(QWidget):
         self._show_metrics(None)
 
     # What is told
+
+    def take_over(self, other: LivePanel) -> None:
+        """The last minute, and the answer that is being written."""
+        self._history.written.extend(other._history.written)
+        self._history.read.extend(other._history.read)
+        self._rate = other._rate
+        if other._writing is not None:
+            self.begin_answer(other._writing)
+            if other._prefill is not None:
+                self._show_prefill(other._prefill)
 
     def fold(self, names: Collection[str]) -> None:
         """The sections that are folded away; a name that there is no section for is left out."""
@@ -162,7 +173,7 @@ class LivePanel(QWidget):
             self._show_context()
 
     def begin_answer(self, conversation_id: str) -> None:
-        self._writing = conversation_id
+        self._writing, self._prefill = conversation_id, None
         self._show_answer()
         self.now.show_fact("Speed", tr("Reading"))
         self.now.show_fact("Reused", NOTHING)
@@ -175,8 +186,7 @@ class LivePanel(QWidget):
         if read > 0 and stats.seconds > 0:
             self._history.add_reading(read / stats.seconds, stats.seconds)
         self._go_on()
-        self.now.show_fact("Reused", _share_of(stats.reused, stats.tokens))
-        self.now.show_fact("Prompt", format_speed(stats.tokens - stats.reused, stats.seconds) or NOTHING)
+        self._show_prefill(stats)
 
     def count_tokens(self, num_tokens: int) -> None:
         self._rate.add(num_tokens, monotonic())
@@ -271,6 +281,11 @@ class LivePanel(QWidget):
         self.now.show_fact("Copies", copies_in_words(work) if work is not None else NOTHING)
         self.now.explain("Speed", work_sentence(work) if on_card and work is not None else "")
         self._kept.explain(use_sentence(metrics) if metrics is not None else "")
+
+    def _show_prefill(self, stats: PrefillStats) -> None:
+        self._prefill = stats
+        self.now.show_fact("Reused", _share_of(stats.reused, stats.tokens))
+        self.now.show_fact("Prompt", format_speed(stats.tokens - stats.reused, stats.seconds) or NOTHING)
 
     def _show_answer(self) -> None:
         title = self._titles.get(self._writing or "", tr("New chat")) if self._writing else NOTHING

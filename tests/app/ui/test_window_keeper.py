@@ -207,6 +207,27 @@ def test_the_panel_that_is_seen_is_told_what_goes_on(keeper: WindowKeeper, qtbot
     assert watched[-1]
 
 
+def test_the_panel_goes_on_with_the_answer_and_its_last_minute(
+    keeper: WindowKeeper, qtbot, script, model_folder: Path
+) -> None:
+    load(qtbot, keeper.window, model_folder)
+    keeper.window.actions_.toggle_live.trigger()
+    controller, old = keeper.window.controller, keeper.window.panel
+    script.gates = {1: threading.Event()}
+    with qtbot.waitSignal(controller.answer_extended):
+        keeper.window.chat.send_requested.emit("Hi")
+    qtbot.waitUntil(lambda: any(old._history.written))
+    reused = old.now.fact("Reused")
+    panel = choose(qtbot, keeper, Language.CHINESE).panel
+    assert any(panel._history.written)
+    assert [one for one in panel.now.fact("Reused") if one.isdigit()] == [
+        one for one in reused if one.isdigit()
+    ]
+    qtbot.waitUntil(lambda: panel.now.fact("Speed").endswith("tok/s"))
+    with qtbot.waitSignal(controller.answer_finished):
+        script.gates[1].set()
+
+
 def test_of_two_choices_in_one_turn_only_the_last_one_builds_a_window(keeper: WindowKeeper, qtbot) -> None:
     window, controller = keeper.window, keeper.window.controller
     built: list[Language] = []
