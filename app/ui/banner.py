@@ -25,7 +25,7 @@ from app.ui.icons import icon
 from app.ui.notice_actions import NoticeAction, actions_of
 from app.ui.push_button import PushButton
 from app.ui.severity import Severity, severity_of
-from app.ui.text_size import follow_text_size, scaled
+from app.ui.text_size import follow_text_size, scaled, set_icon_size
 from app.ui.theme import ICON_SIZE, SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 from app.ui.wrapped_label import WrappedLabel
 from engine.notices import Notice
@@ -33,6 +33,7 @@ from engine.notices import Notice
 _MAX_SHOWN = 3
 _MAX_SHARE = 0.4  # of the window's height, for those that are shown without being asked for
 _DETAILS_PLACE = 2  # in the row, behind icon and text
+_CLOSE = 16
 _DETAILS_HEIGHT = 140
 
 
@@ -100,6 +101,7 @@ class Banner(QFrame):
         self._details_button.setCheckable(True)
         self._details_button.setProperty("role", "quiet")
         self._close = QToolButton(self)
+        set_icon_size(self._close, _CLOSE)
         self._close.setToolTip(tr("Dismiss this notice"))
         self._close.setAccessibleName(tr("Dismiss this notice"))
         self._copy = CopyButton(self._report_text, tr("Copy report"), self)

@@ -75,6 +75,7 @@ def application_style_sheet(theme: Theme, *, point_size: float) -> str:
         "arrow": f"{scaled(14) + 14}px",
         "tick": f"{scaled(14)}px",
         "radio": f"{radio}px",
+        "pill": f"{scaled(16) // 2 + 6}px",  # half as high as a chip
         "round": f"{radio // 2 + 1}px",
         "ring": f"{ring}px",
         "point": f"{radio + 2 - 2 * ring}px",
@@ -132,7 +133,7 @@ QPushButton[role="quiet"] { background: transparent; border-color: transparent; 
 QPushButton[role="quiet"]:hover { background: @hover; }
 QPushButton[role="quiet"]:pressed { background: @pressed; }
 QPushButton[role="quiet"]:focus { border: 1px solid @accent; }
-QPushButton[role="chip"], QPushButton[role="primary-chip"] { border-radius: 14px; padding: 5px 13px; }
+QPushButton[role="chip"], QPushButton[role="primary-chip"] { border-radius: @pill; padding: 5px 13px; }
 QPushButton[role="primary-chip"] { background: @accent; color: @accent_text; border-color: @accent; }
 QPushButton[role="primary-chip"]:hover { background: @accent_hover; border-color: @accent_hover; }
 QPushButton[role="primary-chip"]:focus {

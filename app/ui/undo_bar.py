@@ -9,9 +9,11 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QWidget
 from app.language import tr, tr_n
 from app.ui.icons import icon
 from app.ui.push_button import PushButton
+from app.ui.text_size import set_icon_size
 from app.ui.theme import SPACE_M, SPACE_S, SPACE_XS, Theme, current_theme, theme_manager
 from app.ui.wrapped_label import WrappedLabel
 
+_CLOSE = 16
 _STAYS_MS = (
     30_000  # long enough for who reads with a screen reader; it waits while the mouse or focus is on it
 )
@@ -32,6 +34,7 @@ class UndoBar(QFrame):
         self.undo_button.setToolTip(tr("Bring back what was deleted (Ctrl+Shift+Z)"))
         self.undo_button.setAccessibleName(tr("Undo the deletion"))
         self.close_button = QToolButton(self)
+        set_icon_size(self.close_button, _CLOSE)
         self.close_button.setToolTip(tr("Delete for good"))
         self.close_button.setAccessibleName(tr("Delete for good"))
         row = QHBoxLayout(self)
