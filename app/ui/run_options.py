@@ -37,13 +37,13 @@ _DEVICES: dict[DeviceChoice, tuple[str, str]] = {
     "cpu": (mark("Processor"), mark("Slower; the card stays free for other programs")),
 }
 _TITLES: dict[DeviceChoice, str] = {
-    "auto": mark("Runs on the card if there is one"),
-    "cuda": mark("Runs on the card"),
+    "auto": mark("Runs on the graphics card if there is one"),
+    "cuda": mark("Runs on the graphics card"),
     "cpu": mark("Runs on the processor"),
 }
 _LIMITED_TITLES: dict[DeviceChoice, str] = {
-    "auto": mark("Runs on the card if there is one, with at most {size} of it"),
-    "cuda": mark("Runs on the card, with at most {size} of it"),
+    "auto": mark("Runs on the graphics card if there is one, with at most {size} of its memory"),
+    "cuda": mark("Runs on the graphics card, with at most {size} of its memory"),
 }
 _HINT = mark("An empty field lets a model take the whole card.")
 

@@ -32,7 +32,7 @@ def write(options: RunOptions, text: str) -> None:
 
 
 def test_one_line_says_what_is_chosen_and_opens_with_the_keyboard(options: RunOptions) -> None:
-    assert title(options) == "Runs on the card if there is one"
+    assert title(options) == "Runs on the graphics card if there is one"
     assert not options.box.isVisible()
     options.disclosure.setFocus()
     QTest.keyClick(options.disclosure, Qt.Key.Key_Return)
@@ -43,9 +43,9 @@ def test_one_line_says_what_is_chosen_and_opens_with_the_keyboard(options: RunOp
 @pytest.mark.parametrize(
     ("device", "budget", "words"),
     [
-        ("auto", None, "Runs on the card if there is one"),
-        ("cuda", 8 * 10**9, "Runs on the card, with at most 8 GB of it"),
-        ("cuda", 500_000_000, "Runs on the card, with at most 500 MB of it"),
+        ("auto", None, "Runs on the graphics card if there is one"),
+        ("cuda", 8 * 10**9, "Runs on the graphics card, with at most 8 GB of its memory"),
+        ("cuda", 500_000_000, "Runs on the graphics card, with at most 500 MB of its memory"),
         ("cpu", 8 * 10**9, "Runs on the processor"),
     ],
 )
@@ -81,7 +81,7 @@ def test_a_budget_is_taken_in_gigabytes_and_an_empty_field_means_the_whole_card(
     options.budget.clear()
     QTest.keyClick(options.budget, Qt.Key.Key_Return)
     assert said == [("budget", 2_500_000_000), ("budget", 500_000_000), ("budget", None)]
-    assert title(options) == "Runs on the card if there is one"
+    assert title(options) == "Runs on the graphics card if there is one"
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "much", "1,500"])
