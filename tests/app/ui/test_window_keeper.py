@@ -367,6 +367,7 @@ def test_what_is_under_way_survives_or_ends_and_does_no_harm(
     window.chat.composer.edit.setPlainText("And then?")
     with qtbot.waitSignal(window.controller.answering_changed, check_params_cb=lambda active: not active):
         window.chat.composer.button.click()
+    qtbot.waitUntil(lambda: not window.chat.transcript.work.busy)  # older messages are built in slices
     words = [document.toPlainText() for document in window.chat.transcript.documents]
     assert [text for text in words if text in ("A kestrel hovers", "And then?")] == [
         "A kestrel hovers",
