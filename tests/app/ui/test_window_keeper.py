@@ -47,6 +47,7 @@ def keeper(qtbot, make_controller: Callable[..., ChatController]) -> Iterator[Wi
     yield keeper
     keeper.close()
     assert keeper.closed_cleanly
+    shiboken6.delete(keeper.window)  # each that stays is dressed anew with every theme that is applied
 
 
 def choose(qtbot, keeper: WindowKeeper, chosen: Language) -> MainWindow:
