@@ -26,7 +26,7 @@ def read_notices(path: Path) -> tuple[tuple[PastNotice, ...], int]:
             size = file.seek(0, 2)
             file.seek(max(0, size - MAX_FILE_BYTES))
             lines = file.read(MAX_FILE_BYTES).splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # of the folder, the conversations tell
         return (), 0
     found = [_notice_of(line) for line in lines[size > MAX_FILE_BYTES :] if line.strip()]
     told = [each for each in found if each is not None]
