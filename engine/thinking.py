@@ -64,10 +64,6 @@ class ThinkingSplitter:
         self._held = ""  # input of which nothing was given out yet
         self._code = _CodeTracker()
 
-    @property
-    def is_thinking(self) -> bool:
-        return self._part is _Part.THINKING
-
     def push(self, text: str) -> ThinkingDelta:
         """Takes the next piece of the answer, of any length."""
         self._held += text

@@ -45,8 +45,7 @@ def strip_rows(spec: ModelSpec, parameter: Parameter) -> tuple[int, ...]:
     """Rows of the strips that each matrix of a parameter is held as: Q, K and V are one, and so are gate and
     up, if each of them has a multiple of ROWS_AT_ONCE; otherwise each is by itself.
 
-    A last strip of some other number of rows is for the backend to pad (`strips.pad_rows`) where its kernels
-    need that. Those of the CPU don't: they take the last rows one by one.
+    Rows that are left over at a strip's end are the backend's affair: those of the CPU take them one by one.
     """
     members = _members(spec, parameter)
     return members if any(rows % ROWS_AT_ONCE for rows in members) else (sum(members),)

@@ -127,11 +127,6 @@ class StripFile:
     def num_bytes(self) -> int:
         return self._file.size
 
-    def num_bytes_of(self, name: str) -> int:
-        """Bytes of a strip or tensor, for progress."""
-        parts = (self._entries.get(f"{name}/{part}") for part in (*STRIP_PARTS, VALUES))
-        return sum(entry.num_bytes for entry in parts if entry is not None)
-
     def read_strip(self, name: str) -> Strip:
         """Raises KeyError for a name that is not in `strips`."""
         return self.strip_of(name, self.read_parts(name))

@@ -173,22 +173,6 @@ def concatenate(strips: Sequence[Strip]) -> Strip:
     return Strip(strips[0].bits, strips[0].group, codes, torch.cat([s.scales for s in strips]), offsets)
 
 
-def pad_rows(strip: Strip, multiple: int = 4) -> Strip:
-    """Rows of zeros added until their number is a multiple; the same strip where it is one already. For
-    backends whose kernels take that many at once.
-
-    A row of zeros is what the quantiser makes of one: codes 0, scales 1.
-    """
-    import torch
-
-    missing = -strip.rows % multiple
-    if missing == 0:
-        return strip
-    codes = torch.zeros(missing, strip.codes.shape[1], dtype=strip.codes.dtype, device=strip.codes.device)
-    scales = torch.ones(missing, strip.scales.shape[1], device=strip.scales.device)
-    return concatenate([strip, Strip(strip.bits, strip.group, codes, scales)])
-
-
 def _check_numbers(name: str, numbers: torch.Tensor, strip: Strip) -> None:
     import torch
 

@@ -65,7 +65,6 @@ def test_what_can_not_become_a_tag_is_given_out_at_once():
     assert splitter.push("2 < 3 and ").thinking == "2 < 3 and "
     assert splitter.push("</").thinking == ""
     assert splitter.push("b>").thinking == "</b>"
-    assert splitter.is_thinking
 
 
 def test_thinking_begins_only_at_the_start_of_an_answer():

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.weights.quantise import quantise
 from engine.weights.sizes import strip_bytes
 from engine.weights.source import StoredStrip
 from engine.weights.strips import (
@@ -24,7 +23,6 @@ from engine.weights.strips import (
     dequantise,
     fits,
     pack,
-    pad_rows,
     pick_rows,
     scales_fit,
     take_rows,
@@ -186,25 +184,6 @@ def test_different_kinds_are_not_joined() -> None:
     ):
         with pytest.raises(ValueError, match="different kinds"):
             concatenate([strip, other])
-
-
-@pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("rows", range(9))
-def test_padding_adds_rows_of_zeros(rows: int, bits: Bits, offsets: bool) -> None:
-    strip = random_strip(bits, 32, rows=rows, groups=2, seed=rows, offsets=offsets)
-    padded = pad_rows(strip)
-    assert padded.rows == (rows + 3) // 4 * 4
-    assert same(take_rows(padded, 0, rows), strip)
-    assert not dequantise(padded)[rows:].any()
-    assert pad_rows(padded) is padded
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-def test_padding_a_strip_is_quantising_a_padded_matrix(bits: Bits) -> None:
-    weight = torch.randn(6, 64, generator=torch.Generator().manual_seed(2))
-    zeros = torch.zeros(2, 64)
-    assert same(pad_rows(quantise(weight, bits=bits)), quantise(torch.cat([weight, zeros]), bits=bits))
 
 
 def test_which_widths_fit() -> None:
