@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -90,6 +91,18 @@ def pane(qtbot, garbage: GarbageCollector) -> Iterator[ChatPane]:
 @pytest.fixture
 def bar(pane: ChatPane) -> QScrollBar:
     return pane.transcript.verticalScrollBar()
+
+
+@pytest.fixture
+def answering(window: MainWindow, qtbot, script, model_folder: Path) -> MainWindow:
+    """The window in the middle of an answer, which goes on when `script.gates[1]` is opened."""
+    window.controller.load_model(model_folder)
+    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
+    script.gates = {1: threading.Event()}
+    with qtbot.waitSignal(window.controller.answer_extended):
+        window.chat.send_requested.emit("Hi")
+    assert window.chat.composer.answering
+    return window
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from pathlib import Path
-
 import pytest
 from PySide6 import QtGui
 from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent, QAccessibleEvent
 from PySide6.QtWidgets import QAbstractItemView, QLabel, QWidget
 from surfaces import SURFACES, controls, told
 
-from app.controller import ModelPhase
 from app.ui.announcements import announce
 from app.ui.main_window import MainWindow
 from app.ui.message_view import MessageView
@@ -74,17 +70,6 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
 
     monkeypatch.setattr(QAccessible, "updateAccessibility", hear)
     return told_of
-
-
-@pytest.fixture
-def answering(window: MainWindow, qtbot, script, model_folder: Path) -> MainWindow:
-    """In the middle of an answer, which goes on when `script.gates[1]` is opened."""
-    window.controller.load_model(model_folder)
-    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
-    script.gates = {1: threading.Event()}
-    with qtbot.waitSignal(window.controller.answer_extended):
-        window.chat.send_requested.emit("Hi")
-    return window
 
 
 def end_answer(window: MainWindow, qtbot, script) -> None:

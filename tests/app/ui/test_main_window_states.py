@@ -17,18 +17,6 @@ from app.ui.main_window import MainWindow
 from engine.errors import OutOfMemoryError
 
 
-@pytest.fixture
-def answering(window: MainWindow, qtbot, script, model_folder: Path) -> MainWindow:
-    """The window in the middle of an answer, which goes on when `script.gates[1]` is opened."""
-    window.controller.load_model(model_folder)
-    qtbot.waitUntil(lambda: window.controller.model_state.phase is ModelPhase.READY)
-    script.gates = {1: threading.Event()}
-    with qtbot.waitSignal(window.controller.answer_extended):
-        window.chat.send_requested.emit("Hi")
-    assert window.chat.composer.answering
-    return window
-
-
 def wait_for_end(qtbot, window: MainWindow) -> None:
     qtbot.waitUntil(lambda: not window.controller.answering)
 
