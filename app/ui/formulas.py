@@ -160,7 +160,8 @@ class FormulaStore(QObject):
             known: dict[_Reference, list[FormulaKey]] = {}
             for key in keys:
                 for reference in self._waiting.get(key, ()):
-                    known.setdefault(reference, []).append(key)
+                    if reference() is not None:  # a reference to nothing has no hash
+                        known.setdefault(reference, []).append(key)
             for reference, theirs in known.items():
                 method = reference()
                 if method is not None and shiboken6.isValid(method.__self__):

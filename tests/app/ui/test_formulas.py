@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PySide6.QtCore import QRectF, Qt
+from PySide6.QtCore import QObject, QRectF, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QImage, QPainter, QTextCursor
 
 from app.settings import Theme
@@ -338,6 +338,21 @@ def test_each_formula_is_typeset_once(qtbot, show, monkeypatch: pytest.MonkeyPat
     show("$once_1$ and $once_1$ and $once_2$\n\n$once_1$")
     show("$once_1$")
     assert sorted(asked) == ["once_1", "once_2"]
+
+
+def test_a_method_whose_object_is_no_more_is_not_told_and_others_are(qtbot) -> None:
+    class Waiting(QObject):
+        told = False
+
+        def tell(self, _keys: Sequence[FormulaKey]) -> None:
+            self.told = True
+
+    key = FormulaKey("gone_{43}", display=False)
+    gone, stays = Waiting(), Waiting()
+    formula_store().want(key, gone.tell)
+    formula_store().want(key, stays.tell)
+    del gone
+    qtbot.waitUntil(lambda: stays.told)
 
 
 def test_a_view_that_is_gone_is_not_told(qtbot, new_body) -> None:
