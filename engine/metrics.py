@@ -137,26 +137,15 @@ class AnswerMetrics:
     def token_work(self) -> TokenWork:
         return TokenWork(self.decode.tokens, self.work)
 
-    @property
-    def launches_per_token(self) -> float:
-        return self.token_work.launches_per_token
-
-    @property
-    def h2d_per_token(self) -> float:
-        return self.token_work.h2d_per_token
-
-    @property
-    def d2h_per_token(self) -> float:
-        return self.token_work.d2h_per_token
-
     def as_json(self) -> dict[str, Any]:
+        work = self.token_work
         return {
             "prefill_tokens_per_second": self.prefill.tokens_per_second,
             "decode_tokens_per_second": self.decode.tokens_per_second,
             "reused_tokens": self.prefill.reused,
-            "launches_per_token": self.launches_per_token,
-            "h2d_per_token": self.h2d_per_token,
-            "d2h_per_token": self.d2h_per_token,
+            "launches_per_token": work.launches_per_token,
+            "h2d_per_token": work.h2d_per_token,
+            "d2h_per_token": work.d2h_per_token,
         }
 
 

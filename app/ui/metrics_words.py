@@ -30,8 +30,8 @@ def work_sentence(work: TokenWork) -> str:
     if not work.tokens:
         return ""
     return tr(
-        "For each token of the last answer {launches:,.0f} pieces of work were started on the card; copies "
-        "to it and back: {copies}.",
+        "For each token {launches:,.0f} pieces of work are started on the card; copies to it and back: "
+        "{copies}.",
         launches=work.launches_per_token,
         copies=copies_in_words(work),
     )

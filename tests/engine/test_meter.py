@@ -88,7 +88,8 @@ def test_only_decode_steps_are_counted_and_by_the_token() -> None:
     last = metrics(of).last_answer
     assert last is not None
     assert last.work == Work(50, 5, 5)
-    assert (last.launches_per_token, last.h2d_per_token, last.d2h_per_token) == (10.0, 1.0, 1.0)
+    each = last.token_work
+    assert (each.launches_per_token, each.h2d_per_token, each.d2h_per_token) == (10.0, 1.0, 1.0)
     assert last.prefill.tokens_per_second == 3.0
     assert last.decode.tokens_per_second == 10.0
 
@@ -122,7 +123,7 @@ def test_a_copy_too_many_shows() -> None:
     watch(of, device, [Prefilled(finished(3).prefill), TEXT, *steps, finished(3)])
     last = metrics(of).last_answer
     assert last is not None
-    assert (last.h2d_per_token, last.d2h_per_token) == (2.0, 1.0)
+    assert (last.token_work.h2d_per_token, last.token_work.d2h_per_token) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize("held_back", [True, False])
@@ -153,7 +154,7 @@ def test_an_answer_of_no_decoded_token_has_no_rates() -> None:
     watch(of, device, [Prefilled(finished(1).prefill), TEXT, finished(1)])
     last = metrics(of).last_answer
     assert last is not None
-    assert last.h2d_per_token == last.launches_per_token == 0.0
+    assert last.token_work.h2d_per_token == last.token_work.launches_per_token == 0.0
 
 
 def test_a_prompt_that_was_given_up_is_an_answer_too() -> None:
