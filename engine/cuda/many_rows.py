@@ -41,7 +41,7 @@ _SHAPES = {
     "turn": _Shape(8, 64, 32, staged=False, effort=2.2),
     "scattered": _Shape(4, 8, 128, plain=True, resident=5, alone=2.0, effort=2.0),
     "medium": _Shape(4, 32, 128, plain=True, resident=3, alone=1.5, effort=1.25),
-    "large": _Shape(8, 64, 256, plain=True),
+    "large": _Shape(8, 64, 128, plain=True, resident=2, alone=1.2),
     "general": _Shape(4, 32, 128, resident=3, alone=1.5, effort=1.8),
 }
 _DENSE = ("short", "turn", "medium", "large", "general")  # one matrix for all rows

@@ -50,6 +50,9 @@ KESTREL_DEVICE uint4 load_streaming(const void* address) {
     return value;
 }
 
+// The compiler has to keep the number, and can't work it out anew where it is needed.
+KESTREL_DEVICE void keep_in_register(uint32& number) { asm volatile("" : "+r"(number)); }
+
 // C += A B, by all lanes of a warp together. A: 16 rows of 32 signed bytes; B: 32 rows of 8; exact, sums wrap. Lane
 // 4 r + q has of A's rows r (a[0], a[2]) and r + 8 (a[1], a[3]) bytes 4 q and after (a[0], a[1]) and 16 + 4 q and after
 // (a[2], a[3]), of B's column r the same bytes (b[0], b[1]), and of C columns 2 q and 2 q + 1 in row r (c[0], c[1]) and

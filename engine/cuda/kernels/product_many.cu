@@ -1,109 +1,163 @@
 // Products of many rows with strips in tiles, on tensor cores: see tile_sums.cuh.
 //
-// A block makes WARPS * 32 outputs of TOKENS rows, a warp 32 outputs of all of them. Activations come through shared
-// memory a few blocks of inputs at a time, a step ahead of their use, and so do weights, which each warp fetches
-// for itself. Which tile of rows a row is in, and which kernel makes it, changes no bit of it.
+// A warp makes 32 outputs, a stripe, of TOKENS rows; or two warps share a stripe, and have half of the rows each.
+// Activations come through shared memory a few blocks of inputs at a time, a step ahead of their use, and so do weights.
+// Which tile of rows a row is in, and which kernel makes it, changes no bit of it.
 #include "tile_sums.cuh"
 
 // A step in shared memory: what belongs to one block of inputs after the other.
-template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS>
+template <int BITS, int PLANES, bool PLAIN, int STRIPES, int TOKENS>
 struct SharedStep {
     static const int BLOCKS = BITS == 8 ? 2 : 4;
     static const int WORDS = Fragment<BITS>::WORDS;
     static const int X_PLANE = TOKENS * WARP;
     static const int SCALES = PLANES * X_PLANE;                    // of rows of activations
     static const int SUMS = SCALES + TOKENS * 4;                   // of their codes
-    static const int WEIGHTS = SUMS + (PLAIN ? 0 : TOKENS * 4);    // by warp, tile and unit
+    static const int WEIGHTS = SUMS + (PLAIN ? 0 : TOKENS * 4);    // by stripe, tile and unit
     static const int TILE_WORDS = WORDS * PIECES_BYTES;
-    static const int PREPARED = WEIGHTS + WARPS * 2 * TILE_WORDS;  // scales, by warp, tile, row r, and r + 8 with it
+    static const int PREPARED = WEIGHTS + STRIPES * 2 * TILE_WORDS;  // scales, by stripe, tile, row r, with it r + 8
     static const int TILE_PREPARED = LANE_ROWS * 16;
-    static const int END = PREPARED + (PLAIN ? WARPS * 2 * TILE_PREPARED : 0);
+    static const int END = PREPARED + (PLAIN ? STRIPES * 2 * TILE_PREPARED : 0);
     // Whatever lanes next to each other copy of several blocks is in different banks.
     static const int BLOCK_BYTES = (END + 127) / 128 * 128 + 128 / BLOCKS;
     static const int BYTES = BLOCKS * BLOCK_BYTES;
 };
 
-// PLAIN: scales are float16, and there are no offsets.
-template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS>
+// Which rows a block makes: a tile of them.
+struct RowsOfBlock {
+    int expert, first, count;  // places of rows
+
+    KESTREL_DEVICE RowsOfBlock(const TiledProduct& args, int tokens)
+        : expert(0), first(blockIdx.x * tokens), count(min(tokens, args.rows - first)) {
+        if (args.row_tiles == nullptr) return;
+        const int32* tile = args.row_tiles + 3 * (int64)blockIdx.x;
+        expert = tile[0], first = tile[1], count = tile[2];
+    }
+
+    KESTREL_DEVICE int64 row_of_y(const TiledProduct& args, int place) const {
+        return args.order != nullptr ? (int64)args.order[first + place] : (int64)first + place;
+    }
+};
+
+// PLAIN: scales are float16, and there are no offsets. WARPS: of a block. SHARING: of these, how many have the same
+// stripe; one half of the warps copies rows then, and the other one weights.
+template <int BITS, int PLANES, bool PLAIN, int WARPS, int SHARING, int TOKENS>
 struct ManyRows {
-    using Layout = SharedStep<BITS, PLANES, PLAIN, WARPS, TOKENS>;
+    static const int STRIPES = WARPS / SHARING;
+    using Layout = SharedStep<BITS, PLANES, PLAIN, STRIPES, TOKENS>;
     using Sum = BlockSum<BITS, PLANES, PLAIN>;
     using Pair = Scales<PLAIN>;
-    static const int THREADS = WARPS * WARP, COLUMNS = TOKENS / 8, WORDS = Layout::WORDS, BLOCKS = Layout::BLOCKS;
-    static const int CHUNKS_A_ROW = 2 * BLOCKS;  // of 16 bytes, of a plane in a step
-    static const int ROWS_AT_ONCE = THREADS / CHUNKS_A_ROW;
+    static const int THREADS = WARPS * WARP, WORDS = Layout::WORDS, BLOCKS = Layout::BLOCKS;
+    static const int OWN_TOKENS = TOKENS / SHARING, COLUMNS = OWN_TOKENS / 8;  // of a warp
+    static const int COPIERS = THREADS / SHARING;  // threads that copy rows; as many copy weights
+    static const int CHUNKS_A_ROW = 2 * BLOCKS;    // of 16 bytes, of a plane in a step
+    static const int ROWS_AT_ONCE = COPIERS / CHUNKS_A_ROW;
     static const int COPIES = (TOKENS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;  // of a thread, of a plane in a step
+    static const int SCALES = (TOKENS * BLOCKS + COPIERS - 1) / COPIERS;   // of rows, of a thread in a step
     static const int OWN_TILES = BLOCKS / 2;  // of which a lane copies a block's row r, and r + 8 with it
-    static const int STORED_ROWS = TOKENS < 32 ? TOKENS : 32;  // at a time
-    static const int STORED_WIDTH = 2 * TILE + 4;              // so that lanes write to different banks
-    static_assert(TOKENS * BLOCKS <= THREADS, "a thread fetches at most one scale");
+    static const int PLACES = COPIES > OWN_TILES ? COPIES : OWN_TILES;
+    static const int ROWS_FOUND = PLAIN ? SCALES : 2 * SCALES, PAIRS_FOUND = PLAIN ? OWN_TILES : 0;
+    static const int STORED_WIDTH = 2 * TILE + 4;  // so that lanes write to different banks
+    static const int ROOM = 2 * Layout::BYTES / (WARPS * STORED_WIDTH * 4);  // of a warp, for so many rows
+    static const int MOST_STORED = OWN_TOKENS < ROOM ? OWN_TOKENS : ROOM;
+    static const int STORED_ROWS = MOST_STORED >= 32 ? 32 : MOST_STORED >= 16 ? 16 : 8;  // at a time
+    static_assert(SHARING <= 2 && STRIPES * SHARING == WARPS, "warps share alone or in pairs");
+    static_assert(SCALES == 1 || SCALES * COPIERS == TOKENS * BLOCKS, "scales are dealt out evenly");
     static_assert(WARPS * STORED_ROWS * STORED_WIDTH * 4 <= 2 * Layout::BYTES, "sums fit in where steps were");
 
+    // What a thread remembers of its copies of rows, or of weights. In one form for both: who copies only one of them has
+    // no registers for the other.
+    struct Copies {
+        SharedPlace to;
+        uint32 from[PLACES];         // rows: in bytes from the first (a plane has less than 4 GiB); weights: which tiles
+        uint32 scales_from[SCALES];  // rows
+        uint32 found[ROWS_FOUND > PAIRS_FOUND ? ROWS_FOUND : PAIRS_FOUND];  // rows: scales, then sums; weights: scales
+    };
+
     const TiledProduct& args;
-    const TwoTiles two;
     const ScalePlaces places;
     const StretchOfBlock stretch_of;
     const bool has_offsets;
-    const int first, count;  // places of this block's rows
-    const int blocks, steps;
-    const uint8 *codes, *scales, *offsets;  // of the expert
-    int fetched;                            // steps whose copies this thread has asked for
-    SharedPlace x_to, words_to;             // where copies go
-    // From the start of all rows, or of the expert's matrix, to what this thread copies next. An expert's matrix and all
-    // rows of a plane have less than 4 GiB.
-    uint32 x_at[COPIES], scale_at;
-    uint32 own_codes[OWN_TILES], own_scales[OWN_TILES];
-    Pair fetched_scales[OWN_TILES];
-    float fetched_scale, fetched_sum;
-    uint32 scales_at[2];  // of the tiles, where scales are read as they are used
+    const int blocks;
+    const uint8 *scales, *offsets;  // of the expert, where scales are read as they are used
+    int fetched;                    // steps whose copies this thread has asked for
+    Copies copies[SHARING > 1 ? 1 : 2];
+    struct {
+        uint32 x, x_scales, words, prepared;
+    } own;  // where this lane finds what it needs, in a block in shared memory
+    uint32 scales_at[2];  // of the tiles
     BlockWalk reads;      // of the next block there
     int left;             // blocks of this stretch
     float sums[2][COLUMNS][4], totals[2][COLUMNS][4];
 
-    KESTREL_DEVICE int64 row_of_y(int place) const {
-        return args.order != nullptr ? (int64)args.order[first + place] : (int64)first + place;
-    }
-    KESTREL_DEVICE uint32 row_of_x(int place) const {
-        return (uint32)row_of_y(min(place, count - 1)) / args.rows_each;
-    }
-
-    KESTREL_DEVICE ManyRows(const TiledProduct& args, int expert, int first, int count)
-        : args(args), two(args, blockIdx.y * WARPS + warp_index()), places(args.weights), stretch_of(args.weights),
-          has_offsets(!PLAIN && args.weights.offsets != nullptr), first(first), count(count),
-          blocks(args.weights.num_blocks()), steps(divided_up(blocks, BLOCKS)), codes(args.weights.codes),
+    KESTREL_DEVICE ManyRows(const TiledProduct& args, const RowsOfBlock& tile)
+        : args(args), places(args.weights), stretch_of(args.weights),
+          has_offsets(!PLAIN && args.weights.offsets != nullptr), blocks(args.weights.num_blocks()),
           scales(args.weights.scales), offsets(args.weights.offsets), fetched(0), reads(args.weights),
           left(args.weights.stretch) {
-        int64 tiles_before = (int64)expert * args.weights.num_tiles();
-        codes += tiles_before * code_bytes();
+        TwoTiles two(args, blockIdx.y * STRIPES + stripe());
+        int64 tiles_before = (int64)tile.expert * args.weights.num_tiles();
         scales += tiles_before * scale_bytes();
         if (has_offsets) offsets += tiles_before * scale_bytes();
-        #pragma unroll
-        for (int i = 0; i < COPIES; ++i)
-            x_at[i] = row_of_x(copied_row() + i * ROWS_AT_ONCE) * args.x.width + threadIdx.x % CHUNKS_A_ROW * 16;
-        x_to = shared_place(dynamic_shared() + copied_block() * Layout::BLOCK_BYTES + copied_row() * WARP +
-                            threadIdx.x % 2 * 16);
-        words_to = shared_place(words(dynamic_shared() + own_block() * Layout::BLOCK_BYTES, own_tile(0)) +
-                                lane_index() % LANE_ROWS * 16);
-        scale_at = row_of_x(min((int)threadIdx.x / BLOCKS, TOKENS - 1)) * blocks + threadIdx.x % BLOCKS;
-        #pragma unroll
-        for (int i = 0; i < OWN_TILES; ++i) {
-            int tile = own_tile(i) == 0 ? two.numbers[0] : two.numbers[1];
-            own_codes[i] = tile * code_bytes();
-            own_scales[i] = tile * scale_bytes() + lane_index() % LANE_ROWS * 4;
-        }
+        own.x = part() * (OWN_TOKENS * WARP) + lane_index() * 8;
+        own.x_scales = Layout::SCALES + (part() * OWN_TOKENS + lane_index() % 4 * 2) * 4;
+        own.words = Layout::WEIGHTS + stripe() * 2 * Layout::TILE_WORDS + lane_index() * 4;
+        own.prepared = Layout::PREPARED + stripe() * 2 * Layout::TILE_PREPARED +
+                       lane_index() / 4 * Sum::PREPARED_BYTES;
+        keep_in_register(own.x);  // else they are worked out anew for each block
+        keep_in_register(own.words);
+        keep_in_register(own.prepared);
+        if (copies_rows()) begin_rows(tile);
+        if (copies_weights()) begin_weights(two, (int)tiles_before);
         #pragma unroll
         for (int m = 0; m < 2; ++m) {
             scales_at[m] = two.numbers[m] * scale_bytes();
             #pragma unroll
             for (int n = 0; n < COLUMNS; ++n)
                 #pragma unroll
-                for (int i = 0; i < 4; ++i) totals[m][n][i] = -0.0f;
+                for (int i = 0; i < 4; ++i) totals[m][n][i] = -0.0f, sums[m][n][i] = 0.0f;
         }
     }
 
-    // Which of a step's blocks, and of which row, this thread copies activations.
-    KESTREL_DEVICE static int copied_block() { return threadIdx.x % CHUNKS_A_ROW / 2; }
-    KESTREL_DEVICE static int copied_row() { return threadIdx.x / CHUNKS_A_ROW; }
+    // Where warps share stripes, half of them copy rows, and the others weights.
+    KESTREL_DEVICE static bool copies_rows() { return SHARING == 1 || part() == 0; }
+    KESTREL_DEVICE static bool copies_weights() { return SHARING == 1 || part() == 1; }
+    KESTREL_DEVICE Copies& rows() { return copies[0]; }
+    KESTREL_DEVICE Copies& weights() { return copies[SHARING > 1 ? 0 : 1]; }
+
+    KESTREL_DEVICE void begin_rows(const RowsOfBlock& tile) {
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i)
+            rows().from[i] = row_of_x(tile, copied_row() + i * ROWS_AT_ONCE) * args.x.width +
+                             copier() % CHUNKS_A_ROW * 16;
+        #pragma unroll
+        for (int i = 0; i < SCALES; ++i)
+            rows().scales_from[i] = row_of_x(tile, min(scaled_row(i), TOKENS - 1)) * blocks + copier() % BLOCKS;
+        rows().to = shared_place(dynamic_shared() + copied_block() * Layout::BLOCK_BYTES + copied_row() * WARP +
+                                 copier() % 2 * 16);
+    }
+
+    KESTREL_DEVICE void begin_weights(const TwoTiles& two, int tiles_before) {
+        #pragma unroll
+        for (int i = 0; i < OWN_TILES; ++i)
+            weights().from[i] = tiles_before + (own_tile(i) == 0 ? two.numbers[0] : two.numbers[1]);
+        weights().to = shared_place(words(dynamic_shared() + own_block() * Layout::BLOCK_BYTES, own_tile(0)) +
+                                    lane_index() % LANE_ROWS * 16);
+    }
+
+    KESTREL_DEVICE uint32 row_of_x(const RowsOfBlock& tile, int place) const {
+        return (uint32)tile.row_of_y(args, min(place, tile.count - 1)) / args.rows_each;
+    }
+
+    // Of the block's outputs, and which of the warps that share them this is.
+    KESTREL_DEVICE static int stripe() { return warp_index() % STRIPES; }
+    KESTREL_DEVICE static int part() { return warp_index() / STRIPES; }
+
+    // Which of those that copy rows a thread is, of which of a step's blocks, and of which row.
+    KESTREL_DEVICE static int copier() { return threadIdx.x % COPIERS; }
+    KESTREL_DEVICE static int copied_block() { return copier() % CHUNKS_A_ROW / 2; }
+    KESTREL_DEVICE static int copied_row() { return copier() / CHUNKS_A_ROW; }
+    KESTREL_DEVICE static int scaled_row(int i) { return copier() / BLOCKS + i * (COPIERS / BLOCKS); }
 
     // Of which, and of which of its tiles, this lane copies weights.
     KESTREL_DEVICE static int own_block() { return lane_index() / LANE_ROWS % BLOCKS; }
@@ -111,7 +165,10 @@ struct ManyRows {
 
     // Of a tile.
     KESTREL_DEVICE uint32 code_bytes() const { return args.weights.num_stages() * (WORDS * UNIT_BYTES); }
-    KESTREL_DEVICE uint32 scale_bytes() const { return (uint32)args.weights.tile_scales() * (places.pair / 2); }
+    KESTREL_DEVICE uint32 scale_bytes() const {
+        uint32 scales = (places.is_shared ? blocks / 8 : args.weights.num_stages() * STRETCHES) * TILE;
+        return scales * (PLAIN ? 2 : places.pair / 2);
+    }
 
     KESTREL_DEVICE Pair read_scales(const uint8* all, int m) const {
         return Pair::at(all + (scales_at[m] + places.of(reads)), places);
@@ -120,91 +177,98 @@ struct ManyRows {
     // A step's first block, and what this warp keeps in a block.
     KESTREL_DEVICE static unsigned char* shared(int step) { return dynamic_shared() + step % 2 * Layout::BYTES; }
     KESTREL_DEVICE static unsigned char* words(unsigned char* block, int m) {
-        return block + Layout::WEIGHTS + (warp_index() * 2 + m) * Layout::TILE_WORDS;
+        return block + Layout::WEIGHTS + (stripe() * 2 + m) * Layout::TILE_WORDS;
     }
-    KESTREL_DEVICE static float4* prepared(unsigned char* block, int m) {
-        return (float4*)(block + Layout::PREPARED + (warp_index() * 2 + m) * Layout::TILE_PREPARED);
+    KESTREL_DEVICE static unsigned char* prepared(unsigned char* block, int m) {
+        return block + Layout::PREPARED + (stripe() * 2 + m) * Layout::TILE_PREPARED;
     }
 
     // Asks for the next step. `keep_scales` puts the rest of it to its place later.
     KESTREL_DEVICE void fetch() {
-        if (fetched < steps) {
-            uint32 to = fetched % 2 * Layout::BYTES;
-            int block = BLOCKS * fetched;
-            if (copied_row() < TOKENS && block + copied_block() < blocks) {
-                #pragma unroll
-                for (int i = 0; i < COPIES; ++i) {
-                    SharedPlace row = x_to + to + i * ROWS_AT_ONCE * WARP;
-                    copy_async16_to(row, args.x.high + x_at[i]);
-                    if (PLANES == 2) copy_async16_to(row + Layout::X_PLANE, args.x.low + x_at[i]);
-                }
-            }
-            #pragma unroll
-            for (int i = 0; i < COPIES; ++i) x_at[i] += BLOCKS * WARP;
-            fetch_weights(block + own_block(), words_to + to);
-            fetched_scale = fetched_sum = 0.0f;  // beyond the last block, where weights are zeros
-            if (threadIdx.x < TOKENS * BLOCKS && block + (int)threadIdx.x % BLOCKS < blocks) {
-                fetched_scale = args.x.scales[scale_at];
-                if (has_offsets) fetched_sum = args.x.sums[scale_at];
-            }
-            scale_at += BLOCKS;
+        if (BLOCKS * fetched < blocks) {
+            if (copies_rows()) fetch_rows(BLOCKS * fetched, fetched % 2 * Layout::BYTES);
+            if (copies_weights()) fetch_weights(BLOCKS * fetched + own_block(), fetched % 2 * Layout::BYTES);
         }
         commit_copies();
     }
 
-    KESTREL_DEVICE void fetch_weights(int block, SharedPlace to) {
+    KESTREL_DEVICE void fetch_rows(int block, uint32 to) {
+        if (copied_row() < TOKENS && block + copied_block() < blocks) {
+            #pragma unroll
+            for (int i = 0; i < COPIES; ++i) {
+                SharedPlace row = rows().to + to + i * ROWS_AT_ONCE * WARP;
+                copy_async16_to(row, args.x.high + rows().from[i]);
+                if (PLANES == 2) copy_async16_to(row + Layout::X_PLANE, args.x.low + rows().from[i]);
+            }
+        }
+        #pragma unroll
+        for (int i = 0; i < COPIES; ++i) rows().from[i] += BLOCKS * WARP;
+        bool is_there = copier() < TOKENS * BLOCKS && block + copier() % BLOCKS < blocks;
+        #pragma unroll
+        for (int i = 0; i < SCALES; ++i) {
+            float scale = 0.0f, sum = 0.0f;  // beyond the last block, where weights are zeros
+            if (is_there) {
+                scale = args.x.scales[rows().scales_from[i]];
+                if (has_offsets) sum = args.x.sums[rows().scales_from[i]];
+            }
+            rows().found[i] = __float_as_uint(scale);
+            if (!PLAIN) rows().found[SCALES + i] = __float_as_uint(sum);
+            rows().scales_from[i] += BLOCKS;
+        }
+    }
+
+    KESTREL_DEVICE void fetch_weights(int block, uint32 to) {
         int stretch = stretch_of.block(block), in_stretch = block - stretch * args.weights.stretch;
         int stage = stretch / STRETCHES * args.weights.stretch + in_stretch;
         uint32 at = stage * (WORDS * UNIT_BYTES) + piece_of(stretch % STRETCHES, lane_index() % LANE_ROWS) * 16;
         uint32 scale = places.is_shared ? block / 8 : stage * STRETCHES + stretch % STRETCHES;
+        uint32 scale_at = scale * (TILE * 2) + lane_index() % LANE_ROWS * 4;
         #pragma unroll
         for (int i = 0; i < OWN_TILES; ++i) {
-            const uint8* from = codes + (own_codes[i] + at);
+            uint64 tile = weights().from[i];
+            const uint8* from = args.weights.codes + (tile * code_bytes() + at);
             #pragma unroll
             for (int u = 0; u < WORDS; ++u)
-                copy_async16_to(to + (i * WORDS + u) * PIECES_BYTES, from + u * UNIT_BYTES);
-            if (PLAIN) fetched_scales[i] = Pair::at(scales + (own_scales[i] + scale * (TILE * 2)), places);
+                copy_async16_to(weights().to + to + (i * WORDS + u) * PIECES_BYTES, from + u * UNIT_BYTES);
+            if (PLAIN) weights().found[i] = *(const uint32*)(args.weights.scales + (tile * scale_bytes() + scale_at));
         }
     }
 
     KESTREL_DEVICE void keep_scales() {
         unsigned char* to = shared(fetched);
-        if (threadIdx.x < TOKENS * BLOCKS) {
-            float* block = (float*)(to + threadIdx.x % BLOCKS * Layout::BLOCK_BYTES) + threadIdx.x / BLOCKS;
-            block[Layout::SCALES / 4] = fetched_scale * Sum::X_UNIT;
-            if (has_offsets) block[Layout::SUMS / 4] = fetched_sum;
+        if (copies_rows() && copier() < TOKENS * BLOCKS) {
+            #pragma unroll
+            for (int i = 0; i < SCALES; ++i) {
+                float* block = (float*)(to + copier() % BLOCKS * Layout::BLOCK_BYTES) + scaled_row(i);
+                block[Layout::SCALES / 4] = __uint_as_float(rows().found[i]) * Sum::X_UNIT;
+                if (has_offsets) block[Layout::SUMS / 4] = __uint_as_float(rows().found[ROWS_FOUND - SCALES + i]);
+            }
         }
-        if (PLAIN) {
+        if (PLAIN && copies_weights()) {
             #pragma unroll
             for (int i = 0; i < OWN_TILES; ++i) {
-                float4* row = prepared(to + own_block() * Layout::BLOCK_BYTES, own_tile(i)) + lane_index() % LANE_ROWS;
-                *row = Sum::prepared(fetched_scales[i]);
+                unsigned char* tile = prepared(to + own_block() * Layout::BLOCK_BYTES, own_tile(i));
+                Sum::keep(Pair{{weights().found[i]}}, tile + lane_index() % LANE_ROWS * Sum::PREPARED_BYTES);
             }
         }
         ++fetched;
     }
 
-    KESTREL_DEVICE static void load_words(unsigned char* block, uint32 (*to)[WORDS]) {
-        #pragma unroll
-        for (int m = 0; m < 2; ++m)
-            #pragma unroll
-            for (int u = 0; u < WORDS; ++u)
-                to[m][u] = ((const uint32*)(words(block, m) + u * PIECES_BYTES))[lane_index()];
-    }
-
-    KESTREL_DEVICE Sum sum_of(unsigned char* block, int m) const {
-        if (PLAIN) return Sum(prepared(block, m)[lane_index() / 4]);
+    KESTREL_DEVICE Sum sum_of(const unsigned char* block, int m) const {
+        if (PLAIN) return Sum((const void*)(block + own.prepared + m * Layout::TILE_PREPARED));
         return Sum(read_scales(scales, m), args.weights.narrow_scales);
     }
 
-    // FIRST: of its stretch.
-    template <bool FIRST>
-    KESTREL_DEVICE void add_block(unsigned char* block, const uint32 (*loaded)[WORDS]) {
-        const float* x_scales = (const float*)(block + Layout::SCALES) + lane_index() % 4 * 2;
-        const unsigned char* x = block + lane_index() * 8;
+    KESTREL_DEVICE void add_block(unsigned char* block) {
         uint32 a[2][4];
         #pragma unroll
-        for (int m = 0; m < 2; ++m) Fragment<BITS>::of(loaded[m], a[m]);
+        for (int m = 0; m < 2; ++m) {
+            uint32 words[WORDS];
+            #pragma unroll
+            for (int u = 0; u < WORDS; ++u)
+                words[u] = *(const uint32*)(block + own.words + m * Layout::TILE_WORDS + u * PIECES_BYTES);
+            Fragment<BITS>::of(words, a[m]);
+        }
         const Sum of[2] = {sum_of(block, 0), sum_of(block, 1)};
         float moved[2][2];
         #pragma unroll
@@ -216,14 +280,15 @@ struct ManyRows {
             }
         #pragma unroll
         for (int n = 0; n < COLUMNS; ++n) {
-            uint2 high = *(const uint2*)(x + n * 8 * WARP), low = make_uint2(0, 0);
-            if (PLANES == 2) low = *(const uint2*)(x + Layout::X_PLANE + n * 8 * WARP);
+            const unsigned char *x = block + own.x + n * 8 * WARP, *x_scales = block + own.x_scales + n * 8 * 4;
+            uint2 high = *(const uint2*)x, low = make_uint2(0, 0);
+            if (PLANES == 2) low = *(const uint2*)(x + Layout::X_PLANE);
             uint32 b[2] = {high.x, high.y}, fine[2] = {low.x, low.y};
-            float2 x_scale = *(const float2*)(x_scales + n * 8);
+            float2 x_scale = *(const float2*)x_scales;
             #pragma unroll
-            for (int m = 0; m < 2; ++m) of[m].template add<FIRST>(a[m], b, fine, x_scale, sums[m][n]);
+            for (int m = 0; m < 2; ++m) of[m].add(a[m], b, fine, x_scale, sums[m][n]);
             if (has_offsets) {
-                float2 x_sum = *(const float2*)(x_scales + (Layout::SUMS - Layout::SCALES) / 4 + n * 8);
+                float2 x_sum = *(const float2*)(x_scales + Layout::SUMS - Layout::SCALES);
                 #pragma unroll
                 for (int m = 0; m < 2; ++m) add_offsets(moved[m], x_sum, x_scale, sums[m][n]);
             }
@@ -234,7 +299,7 @@ struct ManyRows {
         fetch();
         keep_scales();
         #pragma unroll 1
-        for (int step = 0; step < steps; ++step) {
+        for (int step = 0; BLOCKS * step < blocks; ++step) {
             wait_copies<0>();
             __syncthreads();
             fetch();
@@ -246,22 +311,18 @@ struct ManyRows {
     }
 
     KESTREL_DEVICE void add_step(int step) {
-        uint32 loaded[2][WORDS], next[2][WORDS];
         unsigned char* at = shared(step);
-        load_words(at, next);
+        int rest = BLOCKS;
         #pragma unroll 1
-        for (int block = 0; block < BLOCKS; ++block, at += Layout::BLOCK_BYTES) {
-            #pragma unroll
-            for (int m = 0; m < 2; ++m)
-                #pragma unroll
-                for (int u = 0; u < WORDS; ++u) loaded[m][u] = next[m][u];
-            if (block + 1 < BLOCKS) load_words(at + Layout::BLOCK_BYTES, next);
-            if (left == args.weights.stretch)
-                add_block<true>(at, loaded);
-            else
-                add_block<false>(at, loaded);
-            if (!PLAIN && reads.block < BLOCKS * steps - 1) reads.advance(args.weights);
-            if (--left == 0) end_stretch(), left = args.weights.stretch;
+        while (rest > 0) {
+            int run = min(left, rest);
+            rest -= run, left -= run;
+            #pragma unroll 1
+            for (; run > 0; --run, at += Layout::BLOCK_BYTES) {
+                add_block(at);
+                if (!PLAIN && reads.block + 1 < divided_up(blocks, BLOCKS) * BLOCKS) reads.advance(args.weights);
+            }
+            if (left == 0) end_stretch(), left = args.weights.stretch;
         }
     }
 
@@ -271,15 +332,16 @@ struct ManyRows {
             #pragma unroll
             for (int n = 0; n < COLUMNS; ++n)
                 #pragma unroll
-                for (int i = 0; i < 4; ++i) totals[m][n][i] += sums[m][n][i];
+                for (int i = 0; i < 4; ++i) totals[m][n][i] += sums[m][n][i], sums[m][n][i] = 0.0f;
     }
 
     // By way of shared memory, so that a warp's 32 outputs of a row are stored together, and in a loop: unrolled for all
     // that a lane has, there would be more instructions than the rest takes.
     KESTREL_DEVICE void store() const {
+        const RowsOfBlock tile(args, TOKENS);
         float* own = (float*)dynamic_shared() + warp_index() * (STORED_ROWS * STORED_WIDTH);
         #pragma unroll
-        for (int start = 0; start < TOKENS; start += STORED_ROWS) {
+        for (int start = 0; start < OWN_TOKENS; start += STORED_ROWS) {
             if (start == 0)
                 __syncthreads();  // nobody reads the last step any more
             else
@@ -296,28 +358,37 @@ struct ManyRows {
                     }
             __syncwarp();
             if (args.gated)
-                store_gated(own, start);
+                store_gated(tile, own, part() * OWN_TOKENS + start);
             else
-                store_sums(own, start);
+                store_sums(tile, own, part() * OWN_TOKENS + start);
         }
     }
 
+    // Worked out anew: registers are scarce until here.
+    KESTREL_DEVICE TwoTiles stored_tiles() const {
+        uint32 number = stripe();
+        keep_in_register(number);
+        return TwoTiles(args, blockIdx.y * STRIPES + number);
+    }
+
     // Two rows at a time, 16 gates with their ups each.
-    KESTREL_DEVICE void store_gated(const float* own, int start) const {
-        int output = two.outputs[0] + lane_index() % TILE, end = min(STORED_ROWS, count - start);
+    KESTREL_DEVICE void store_gated(const RowsOfBlock& tile, const float* own, int start) const {
+        const TwoTiles two = stored_tiles();
+        int output = two.outputs[0] + lane_index() % TILE, end = min(STORED_ROWS, tile.count - start);
         if (output >= args.num_outputs()) return;
         #pragma unroll 1
         for (int place = lane_index() / TILE; place < end; place += 2) {
             const float* gates = own + place * STORED_WIDTH + lane_index() % TILE;
-            store_tiled(args, row_of_y(start + place), output, gates[0], gates[TILE]);
+            store_tiled(args, tile.row_of_y(args, start + place), output, gates[0], gates[TILE]);
         }
     }
 
     // A few rows at a time, so that what is added to comes for all of them at once.
-    KESTREL_DEVICE void store_sums(const float* own, int start) const {
+    KESTREL_DEVICE void store_sums(const RowsOfBlock& tile, const float* own, int start) const {
+        const TwoTiles two = stored_tiles();
         static const int AT_ONCE = 8;
         int output = (lane_index() < TILE ? two.outputs[0] : two.outputs[1]) + lane_index() % TILE;
-        int end = min(STORED_ROWS, count - start);
+        int end = min(STORED_ROWS, tile.count - start);
         if (output >= args.num_outputs()) return;
         float bias = args.bias != nullptr ? args.bias[output] : -0.0f;  // which changes nothing that it is added to
         #pragma unroll 1
@@ -326,7 +397,7 @@ struct ManyRows {
             float before[AT_ONCE];
             #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
-                y[i] = args.y + row_of_y(start + min(place + i, end - 1)) * args.stride + output;
+                y[i] = args.y + tile.row_of_y(args, start + min(place + i, end - 1)) * args.stride + output;
                 before[i] = args.adds ? *y[i] : -0.0f;
             }
             #pragma unroll
@@ -337,28 +408,23 @@ struct ManyRows {
 };
 
 // blockIdx.x: which tile of rows; blockIdx.y: which outputs.
-template <int BITS, int PLANES, bool PLAIN, int WARPS, int TOKENS>
+template <int BITS, int PLANES, bool PLAIN, int WARPS, int SHARING, int TOKENS>
 KESTREL_DEVICE void product_of_many(const TiledProduct& args) {
-    using Rows = ManyRows<BITS, PLANES, PLAIN, WARPS, TOKENS>;
+    using Rows = ManyRows<BITS, PLANES, PLAIN, WARPS, SHARING, TOKENS>;
     wait_for_previous();
-    int expert = 0, first = blockIdx.x * TOKENS, count = min(TOKENS, args.rows - first);
-    if (args.row_tiles != nullptr) {
-        const int32* tile = args.row_tiles + 3 * (int64)blockIdx.x;
-        expert = tile[0], first = tile[1], count = tile[2];
-    }
-    if (count <= 0) return;
-    Rows(args, expert, first, count).run();
+    const RowsOfBlock tile(args, TOKENS);
+    if (tile.count > 0) Rows(args, tile).run();
 }
 
-#define PRODUCT_OF_MANY(name, bits, planes, plain, warps, tokens, resident)                                           \
+#define PRODUCT_OF_MANY(name, bits, planes, plain, warps, sharing, tokens, resident)                                  \
     KESTREL_KERNEL_SHARING(name, warps * 32, resident, TiledProduct) {                                                \
-        product_of_many<bits, planes, plain, warps, tokens>(args);                                                    \
+        product_of_many<bits, planes, plain, warps, sharing, tokens>(args);                                           \
     }
 #define PRODUCTS_OF_MANY(name, bits, planes)                                                                          \
-    PRODUCT_OF_MANY(name##_large, bits, planes, true, 8, 64, 1)                                                       \
-    PRODUCT_OF_MANY(name##_medium, bits, planes, true, 4, 32, ROOMY ? 3 : 2)                                          \
-    PRODUCT_OF_MANY(name##_scattered, bits, planes, true, 4, 8, 5)                                                    \
-    PRODUCT_OF_MANY(name##_general, bits, planes, false, 4, 32, ROOMY ? 3 : 2)
+    PRODUCT_OF_MANY(name##_large, bits, planes, true, 8, 2, 64, ROOMY ? 2 : 1)                                        \
+    PRODUCT_OF_MANY(name##_medium, bits, planes, true, 4, 1, 32, ROOMY ? 3 : 2)                                       \
+    PRODUCT_OF_MANY(name##_scattered, bits, planes, true, 4, 1, 8, 5)                                                 \
+    PRODUCT_OF_MANY(name##_general, bits, planes, false, 4, 1, 32, ROOMY ? 3 : 2)
 
 #if ONLY_BITS != 4
 PRODUCTS_OF_MANY(product_codes8_int8, 8, 1)

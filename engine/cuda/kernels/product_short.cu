@@ -85,7 +85,7 @@ struct ShortRows {
             uint32 b[2] = {high.x, high.y}, fine[2] = {low.x, low.y};
             float2 x_scale = make_float2(x_scales[scale_at[n][0]], x_scales[scale_at[n][1]]);
             #pragma unroll
-            for (int m = 0; m < 2; ++m) of[m].template add<false>(a[m], b, fine, x_scale, sums[m][n]);
+            for (int m = 0; m < 2; ++m) of[m].add(a[m], b, fine, x_scale, sums[m][n]);
             if (has_offsets) {
                 float2 x_sum = make_float2(x_sums[scale_at[n][0]], x_sums[scale_at[n][1]]);
                 #pragma unroll

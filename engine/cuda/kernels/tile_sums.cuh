@@ -50,6 +50,13 @@ struct Fragment<8> {
     }
 };
 
+// Whether whole numbers become floats nearly as quickly as products are made. Tests may say so, too.
+#if defined(CONVERT_QUICKLY) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+static const bool QUICK_CONVERSIONS = true;
+#else
+static const bool QUICK_CONVERSIONS = false;
+#endif
+
 static const int PIECES_BYTES = LANE_ROWS * 16;  // of a unit, for one block
 
 // From block to block of a tile, whose places in memory are by stages.
@@ -122,31 +129,45 @@ struct Scales {
     }
 };
 
-// How a block's whole number i becomes a float, times a scale, rounded once each. Conversions are slow, and none is
+// How a block's whole number i becomes a float, times a scale, rounded once each. Where conversions are slow, none is
 // needed: some floats are the rungs of a ladder, with each step of their bits they go up by the same amount. Sums start
 // on such a rung, ZERO, so what they end on, read as a float, is ZERO + i exactly.
 enum Ladder {
+    // None: both planes make one whole number, which is converted. Sums start from nothing, so that a multiplication has
+    // fewer registers to read. With 4 bits codes come 16-fold, and scales are divided by 16: float16 ones exactly.
+    CONVERTED = 0,
     // For scales of any kind, i is what it is above ZERO, and two planes make one number in one fmaf. 0x4b400000 + i is
     // 12582912 + i. With 4 bits, whose codes come 16-fold, 0x49400000 + 16 i is 786432 + i.
-    SUBTRACTED = 0,
+    SUBTRACTED = 1,
     // The same, where the scale is a float16: (ZERO + i) * scale - ZERO * scale in one fmaf is i * scale rounded once,
     // since ZERO * scale is exact.
-    ONE_PLANE = 1,
+    ONE_PLANE = 2,
     // With 4 bits: the smallest floats, from 0 to twice the smallest normal one, go up by 2^-149. Both planes start at
     // 2^19; 254 times the high plane's and the low plane's add up to a multiple of 16 below 2^28, so exactly.
-    TWO_PLANES = 2,
+    TWO_PLANES = 3,
 };
 
 template <int BITS, int PLANES, bool NARROW>
 struct BlockSum {
-    static const int LADDER = !NARROW ? SUBTRACTED : PLANES == 1 ? ONE_PLANE : BITS == 4 ? TWO_PLANES : SUBTRACTED;
-    static const int32 START = LADDER == TWO_PLANES ? 1 << 19 : BITS == 4 ? 0x49400000 : 0x4b400000;
-    // With two planes scales of rows are 2^34-fold, and those of matrices 2^-34-fold: with 2^149 for the ladder and the
-    // 16th part for 4 bits they would be too large. Only numbers of more than 10^32 notice.
+    static const int LADDER = NARROW && PLANES == 1                           ? ONE_PLANE
+                              : QUICK_CONVERSIONS && (NARROW || BITS == 8) ? CONVERTED
+                              : NARROW && BITS == 4                        ? TWO_PLANES
+                                                                           : SUBTRACTED;
+    static const bool IS_SHIFTED = LADDER == ONE_PLANE || LADDER == TWO_PLANES;
+    static const int32 START = LADDER == CONVERTED    ? 0
+                               : LADDER == TWO_PLANES ? 1 << 19
+                               : BITS == 4            ? 0x49400000
+                                                      : 0x4b400000;
+    // With two planes on a ladder scales of rows are 2^34-fold, and those of matrices 2^-34-fold: with 2^149 for the
+    // ladder and the 16th part for 4 bits they would be too large. Only numbers of more than 10^32 notice.
     static constexpr float X_UNIT = LADDER == TWO_PLANES ? 17179869184.0f : 1.0f;
-    static constexpr float UNIT_OF_SCALE = LADDER == TWO_PLANES ? 2.596148429267414e33f : 1.0f;  // 2^111
+    static constexpr float UNIT_OF_SCALE = LADDER == TWO_PLANES               ? 2.596148429267414e33f  // 2^111
+                                           : LADDER == CONVERTED && BITS == 4 ? 0.0625f  // exact
+                                                                              : 1.0f;
     static constexpr float ZERO = LADDER == TWO_PLANES ? 0.000486373901367187500f  // 255 * 2^(19 - 149 + 111)
-                                  : BITS == 4 ? 786432.0f : 12582912.0f;
+                                  : BITS == 4          ? 786432.0f
+                                                       : 12582912.0f;
+    static const int PREPARED_BYTES = IS_SHIFTED ? 16 : 8;  // of what is kept of scales
     float scale[2], shift[2];  // of rows r and r + 8
 
     KESTREL_DEVICE BlockSum(const Scales<NARROW>& scales, bool narrow) {
@@ -154,22 +175,29 @@ struct BlockSum {
         for (int row = 0; row < 2; ++row) {
             float found = scales.of(narrow, row);
             scale[row] = found * UNIT_OF_SCALE;
-            shift[row] = LADDER == SUBTRACTED ? 0.0f : found * -ZERO;
+            shift[row] = IS_SHIFTED ? found * -ZERO : 0.0f;
         }
     }
 
-    // What is kept of scales that are narrow for certain.
-    KESTREL_DEVICE static float4 prepared(const Scales<NARROW>& scales) {
+    // What is kept of scales that are narrow for certain: `keep` writes it where this finds it.
+    KESTREL_DEVICE static void keep(const Scales<NARROW>& scales, void* to) {
         BlockSum found(scales, true);
-        return make_float4(found.scale[0], found.shift[0], found.scale[1], found.shift[1]);
+        if (IS_SHIFTED)
+            *(float4*)to = make_float4(found.scale[0], found.shift[0], found.scale[1], found.shift[1]);
+        else
+            *(float2*)to = make_float2(found.scale[0], found.scale[1]);
     }
-    KESTREL_DEVICE explicit BlockSum(float4 prepared) {
-        scale[0] = prepared.x, shift[0] = prepared.y, scale[1] = prepared.z, shift[1] = prepared.w;
+    KESTREL_DEVICE explicit BlockSum(const void* kept) {
+        if (IS_SHIFTED) {
+            float4 found = *(const float4*)kept;
+            scale[0] = found.x, shift[0] = found.y, scale[1] = found.z, shift[1] = found.w;
+        } else {
+            float2 found = *(const float2*)kept;
+            scale[0] = found.x, scale[1] = found.y, shift[0] = shift[1] = 0.0f;
+        }
     }
 
-    // Adds to four sums: rows r and r + 8, two of the columns each, which have `x_scales` times X_UNIT. FIRST: they are
-    // zeros before.
-    template <bool FIRST>
+    // Adds to four sums: rows r and r + 8, two of the columns each, which have `x_scales` times X_UNIT.
     KESTREL_DEVICE void add(
         const uint32* a, const uint32* high, const uint32* low, float2 x_scales, float* sums
     ) const {
@@ -179,7 +207,9 @@ struct BlockSum {
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
             float found = __int_as_float(c[i]), value;
-            if (LADDER == SUBTRACTED) {
+            if (LADDER == CONVERTED) {
+                value = (float)(PLANES == 2 ? c[i] * LOW_STEPS + fine[i] : c[i]) * scale[i / 2];
+            } else if (LADDER == SUBTRACTED) {
                 found -= ZERO;
                 if (PLANES == 2) found = fmaf(found, 254.0f, __int_as_float(fine[i]) - ZERO);
                 value = found * scale[i / 2];
@@ -187,7 +217,7 @@ struct BlockSum {
                 if (LADDER == TWO_PLANES) found = fmaf(found, 254.0f, __int_as_float(fine[i]));
                 value = fmaf(found, scale[i / 2], shift[i / 2]);
             }
-            sums[i] = fmaf(value, i % 2 ? x_scales.y : x_scales.x, FIRST ? 0.0f : sums[i]);
+            sums[i] = fmaf(value, i % 2 ? x_scales.y : x_scales.x, sums[i]);
         }
     }
 };

@@ -179,6 +179,8 @@ inline void copy_async16(void* shared, const void* global) {
     *(volatile uint4*)shared;  // of addresses that can't be, here and not later
     kestrel_machine::start_copy(shared, global);
 }
+inline void keep_in_register(unsigned&) {}
+
 typedef unsigned char* SharedPlace;
 inline SharedPlace shared_place(void* shared) { return (SharedPlace)shared; }
 inline void copy_async16_to(SharedPlace shared, const void* global) { copy_async16(shared, global); }
