@@ -26,6 +26,8 @@ _TOKEN_WIDTHS = (128, 512)  # of heads, up to which there are kernels
 _TOKEN_GROUP = 8  # heads that share keys, up to which the first of these goes
 _ROWS_WIDTHS = (128, 256, 512)
 _WIDTH_UNIT = 32
+_HEADS_AT_ONCE = 8  # that a block rotates
+_NARROW_HEAD = 128  # features; wider ones have kernels of their own
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,9 @@ class AttentionRunner:
             eps=self._eps,
         )
         heads = spec.num_heads + 2 * spec.num_kv_heads
-        self._kernels.launch(kernel, arguments, grid=(shape.rows, heads, 1))
+        if spec.head_dim > _NARROW_HEAD:
+            kernel += "_wide"
+        self._kernels.launch(kernel, arguments, grid=(shape.rows, -(-heads // _HEADS_AT_ONCE), 1))
 
     def _attend_slowly(
         self, kernel: str, spec: AttentionSpec, layout: PageLayout, out: Activation, shape: StepShape

@@ -31,8 +31,9 @@ _FEW_PRODUCTS = [
 THREADS = {
     "rms_norm": 256,
     "swiglu": 256,
-    "rotate_and_keep_codes": 32,
-    "rotate_and_keep_numbers": 32,
+    **dict.fromkeys(
+        (f"rotate_and_keep_{rows}{width}" for rows in ("codes", "numbers") for width in ("", "_wide")), 256
+    ),
     "attend_codes": 256,
     "attend_numbers": 256,
     "combine_splits": 256,

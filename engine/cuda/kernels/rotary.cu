@@ -3,7 +3,7 @@
 #include "heads.cuh"
 #include "step.cuh"
 
-static const int HEAD_THREADS = 32;
+static const int HEADS_AT_ONCE = 8;  // of a block, a warp each
 
 struct Rotary {
     const Step* step;
@@ -32,7 +32,10 @@ KESTREL_DEVICE void keep_row(const Rotary& args, const HeadRow<PIECES>& values, 
 
 template <bool CODES, int PIECES>
 KESTREL_DEVICE void rotate_and_keep(const Rotary& args) {
-    int width = args.layout.width, kv_heads = args.layout.heads, head = blockIdx.y;
+    wait_for_previous();
+    let_next_start();
+    int width = args.layout.width, kv_heads = args.layout.heads, head = blockIdx.y * HEADS_AT_ONCE + warp_index();
+    if (head >= args.query_heads + 2 * kv_heads) return;
     int64 position = args.step->first + blockIdx.x;
     float* x = args.qkv + ((int64)blockIdx.x * (args.query_heads + 2 * kv_heads) + head) * width;
     HeadRow<PIECES> values;
@@ -54,16 +57,11 @@ KESTREL_DEVICE void rotate_and_keep(const Rotary& args) {
         keep_row<CODES>(args, values, head - args.query_heads, position);
 }
 
-// One warp a token (blockIdx.x) and head (blockIdx.y).
-template <bool CODES>
-KESTREL_DEVICE void rotate_and_keep(const Rotary& args) {
-    wait_for_previous();
-    let_next_start();
-    if (args.layout.width <= PIECE)
-        rotate_and_keep<CODES, 1>(args);
-    else
-        rotate_and_keep<CODES, WIDEST_HEAD / PIECE>(args);
-}
+// blockIdx.x: which token; blockIdx.y: which heads. Those of more than 128 features take so many registers that few
+// warps run at a time, so others have kernels of their own.
+#define ROTATE_AND_KEEP(name, codes)                                                                                  \
+    KESTREL_KERNEL_SHARING(name, HEADS_AT_ONCE * WARP, 5, Rotary) { rotate_and_keep<codes, 1>(args); }                \
+    KESTREL_KERNEL(name##_wide, HEADS_AT_ONCE * WARP, Rotary) { rotate_and_keep<codes, WIDEST_HEAD / PIECE>(args); }
 
-KESTREL_KERNEL(rotate_and_keep_codes, HEAD_THREADS, Rotary) { rotate_and_keep<true>(args); }
-KESTREL_KERNEL(rotate_and_keep_numbers, HEAD_THREADS, Rotary) { rotate_and_keep<false>(args); }
+ROTATE_AND_KEEP(rotate_and_keep_codes, true)
+ROTATE_AND_KEEP(rotate_and_keep_numbers, false)
