@@ -49,7 +49,7 @@ def test_every_kernel_takes_a_structure_that_the_host_knows() -> None:
     assert taken <= {each.__name__ for each in STRUCTURES}
 
 
-@pytest.mark.parametrize("width", [1, 31, 64, 300, 576])
+@pytest.mark.parametrize("width", [1, 31, 64, 300, 576, 5120, 8192, 8200, 12301])
 def test_rms_norm(width: int, workbench: Workbench) -> None:
     x, weight = random(3, width, seed=1), random(width, seed=2)
     out = workbench.room(3, width)

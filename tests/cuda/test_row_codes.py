@@ -29,6 +29,14 @@ def test_the_card_s_rows_are_the_cpu_s(form: Activations, workbench: Workbench) 
     assert torch.equal(codes["sums"], steps.view(300, 3, 32).sum(-1).float())
 
 
+@pytest.mark.parametrize("width", [2048, 2080, 4096, 4128, 6176])
+def test_rows_of_more_than_a_block_reads_at_once_are_whole(width: int, workbench: Workbench) -> None:
+    x = random(2, width)
+    codes = workbench.codes_of(workbench.activation(x, "int8"), 2)
+    made = codes["high"].float().view(2, width // 32, 32) * codes["scales"][..., None]
+    assert torch.equal(made.view(2, width), rounded(x, "int8"))
+
+
 @pytest.mark.parametrize(("form", "steps"), [("int8", 127), ("int8x2", 127 * 254)])
 def test_a_scale_is_the_same_part_of_the_largest_number(
     form: Activations, steps: int, workbench: Workbench
