@@ -209,7 +209,7 @@ class Router(ctypes.Structure):
         route=Route,
         arrivals=_POINTER,
         eps=_FLOAT,
-        padding=_INT,
+        each=_INT,
     )
 
 

@@ -39,7 +39,7 @@ THREADS = {
     "combine_splits": 256,
     **dict.fromkeys((f"attend_token_{width}" for width in (128, 512)), 256),
     **dict.fromkeys((f"attend_rows_{width}" for width in (128, 256, 512)), 256),
-    "route": 32,
+    "route": 256,
     **dict.fromkeys((f"router_{kind}" for kind in ("float32", "float16", "bfloat16")), 256),
     "mix_experts": 256,
     "fill_memory": 256,

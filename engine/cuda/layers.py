@@ -9,7 +9,7 @@ from engine.cuda.arguments import Activation, Mixture, Route, Router, Swiglu
 from engine.cuda.attention import AttentionRunner, StepShape
 from engine.cuda.driver import Address
 from engine.cuda.kernel_set import KernelSet
-from engine.cuda.matrices import DeviceLinear
+from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.products import Normed, Plain, ProductRunner
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.step import StepBuffer
@@ -18,8 +18,7 @@ from engine.kv_geometry import KvGeometry
 from engine.models.spec import AttentionSpec, MoeSpec
 
 _MIX_COLUMNS = 256
-_LOGITS_A_BLOCK = 8  # as in kernels/router.cu
-_ROUTER_BYTES = 32 * 2**10  # of a row, in shared memory
+_MOST_LOGITS, _MOST_BYTES = 8, 80 * 2**10  # of a block that makes logits of a router
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,9 @@ class LayerRunner:
             normalises=spec.normalise_top_k,
         )
         part = router.parts[0]
-        at_once = rows <= ROUTER_ROWS and not part.is_strip and part.columns % 8 == 0 and not router.bias
-        if at_once and len(router.parts) == 1 and 4 * part.columns <= _ROUTER_BYTES:
+        at_once = rows <= ROUTER_ROWS and len(router.parts) == 1 and not router.bias
+        each = logits_a_block(part)
+        if at_once and each:
             out = self._products.rows_for(space.x, part.columns, [experts.gate_up])
             arguments = Router(
                 x=hidden.values,
@@ -148,12 +148,28 @@ class LayerRunner:
                 route=route,
                 arrivals=space.router_arrivals,
                 eps=self._eps,
+                each=each,
             )
-            grid = (-(-spec.num_experts // _LOGITS_A_BLOCK), rows, 1)
+            # One more block leaves the row for the experts.
+            grid = (-(-spec.num_experts // each) + 1, rows, 1)
             name = f"router_{part.kind}"
-            self._kernels.launch(name, arguments, grid=grid, shared_bytes=4 * part.columns)
+            self._kernels.launch(name, arguments, grid=grid, shared_bytes=router_bytes(part, each))
             return out
         x = self._products.normed(hidden, [router, experts.gate_up], rows)
         self._products.run(router, x, space.router, rows=rows)
         self._kernels.launch("route", route, grid=(rows, 1, 1))
         return x
+
+
+def logits_a_block(router: DeviceMatrix) -> int:
+    """Where one launch has all of a router; 0: its matrix is none for that."""
+    if router.is_strip or router.columns % 8:
+        return 0
+    fitting = (each for each in range(_MOST_LOGITS, 0, -1) if router_bytes(router, each) <= _MOST_BYTES)
+    return next(fitting, 0)
+
+
+def router_bytes(router: DeviceMatrix, each: int) -> int:
+    """Of a block's shared memory: weights of so many logits, and their sums. As in kernels/router.cu."""
+    eights = each * router.columns // 8
+    return 4 * (-(-eights // 4) * 4) + eights * (32 if router.kind == "float32" else 16)

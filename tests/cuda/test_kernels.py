@@ -11,7 +11,7 @@ from emulated_card import EmulatedCard, EmulatedCompiler
 from workbench import Workbench, random
 
 from engine.cuda import arguments
-from engine.cuda.arguments import Activation, Mixture, Norm, Route, Swiglu
+from engine.cuda.arguments import Activation, Mixture, Norm, Swiglu
 from engine.cuda.driver import CardFaultError
 from engine.cuda.kernel_set import kernel_sources
 
@@ -71,51 +71,6 @@ def test_swiglu(width: int, workbench: Workbench) -> None:
     gate, up = gate_up.double().chunk(2, 1)
     expected = gate / (1 + (-gate).exp()) * up
     assert torch.allclose(workbench.get(out, 3, width).double(), expected, rtol=1e-5, atol=1e-9)
-
-
-def route(
-    workbench: Workbench, logits: torch.Tensor, chosen: int, *, normalises: bool
-) -> tuple[torch.Tensor, ...]:
-    rows, count = logits.shape
-    experts, weights = workbench.room(rows, chosen, dtype=torch.int32), workbench.room(rows, chosen)
-    arguments = Route(
-        logits=workbench.put(logits),
-        experts=experts,
-        weights=weights,
-        count=count,
-        chosen=chosen,
-        normalises=normalises,
-    )
-    workbench.kernels.launch("route", arguments, grid=(rows, 1, 1))
-    return workbench.get(experts, rows, chosen, dtype=torch.int32), workbench.get(weights, rows, chosen)
-
-
-@pytest.mark.parametrize("normalises", [True, False])
-@pytest.mark.parametrize(("count", "chosen"), [(1, 1), (5, 2), (128, 8), (1000, 40)])
-def test_the_most_probable_experts_are_taken_in_ascending_order(
-    count: int, chosen: int, normalises: bool, workbench: Workbench
-) -> None:
-    logits = random(4, count, seed=3) * 3
-    experts, weights = route(workbench, logits, chosen, normalises=normalises)
-    expected, order = logits.double().softmax(-1).topk(chosen)
-    if normalises:
-        expected = expected / expected.sum(-1, keepdim=True)
-    ascending = order.sort(-1)
-    assert torch.equal(experts.long(), ascending.values)
-    assert torch.allclose(weights.double(), expected.gather(1, ascending.indices), rtol=1e-5)
-
-
-def test_of_equal_experts_the_first_are_taken(workbench: Workbench) -> None:
-    experts, weights = route(workbench, torch.zeros(1, 50), 3, normalises=True)
-    assert experts.tolist() == [[0, 1, 2]]
-    assert torch.allclose(weights, torch.full((1, 3), 1 / 3))
-
-
-def test_logits_that_are_no_numbers_choose_experts_that_exist(workbench: Workbench) -> None:
-    experts, weights = route(workbench, torch.full((1, 50), float("nan")), 3, normalises=True)
-    assert sorted(set(experts[0].tolist())) == experts[0].tolist()
-    assert all(0 <= expert < 50 for expert in experts[0].tolist())
-    assert weights.isnan().all()
 
 
 def test_experts_add_up(workbench: Workbench) -> None:

@@ -78,6 +78,27 @@ KESTREL_DEVICE void copy_async16_to(SharedPlace shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(global) : "memory");
 }
 
+// The same number, of which the compiler doesn't know how it came about: so it keeps it rather than make it again.
+KESTREL_DEVICE SharedPlace kept(SharedPlace place) {
+    asm volatile("" : "+r"(place));
+    return place;
+}
+
+KESTREL_DEVICE uint4 load_shared16(SharedPlace place) {
+    uint4 value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(place)
+                 : "memory");
+    return value;
+}
+
+KESTREL_DEVICE uint32 load_shared4(SharedPlace place) {
+    uint32 value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(place) : "memory");
+    return value;
+}
+
 // This thread's copies since the last time are a group.
 KESTREL_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 
@@ -116,7 +137,9 @@ KESTREL_DEVICE void wait_for_previous() {
 }
 
 // The next kernel may begin, up to its own `wait_for_previous`, once every block has come here or ended. A kernel comes
-// here behind its own `wait_for_previous`: so whatever was written two kernels before may be read without waiting.
+// here behind its own `wait_for_previous`: so whatever was written two kernels before may be read without waiting. Those
+// that come here earlier say so; what is launched behind them may read without waiting only what no kernel of a step
+// writes, as weights.
 KESTREL_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
@@ -127,6 +150,13 @@ KESTREL_DEVICE void let_next_start() {
 KESTREL_DEVICE float power_of_two(float exponent) {
     float value;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(exponent));
+    return value;
+}
+
+// 1 / number, to the last bit but one, in one instruction.
+KESTREL_DEVICE float reciprocal(float number) {
+    float value;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(value) : "f"(number));
     return value;
 }
 
@@ -187,9 +217,11 @@ static const uint32 ALL_LANES = 0xffffffffu;
 KESTREL_DEVICE int lane_index() { return threadIdx.x % WARP; }
 KESTREL_DEVICE int warp_index() { return threadIdx.x / WARP; }
 
-// The sum over a warp, the same bits in every lane: sums of two do not depend on their order.
+// The sum over a warp, or so many neighbours in it, the same bits in every lane: sums of two do not depend on their
+// order.
+template <int LANES = WARP>
 KESTREL_DEVICE float warp_sum(float value) {
-    for (int distance = WARP / 2; distance > 0; distance /= 2)
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
         value += __shfl_xor_sync(ALL_LANES, value, distance);
     return value;
 }

@@ -12,20 +12,39 @@ KESTREL_DEVICE float number_at(const uint8* weights, int64 index) {
     return KIND == FLOAT16 ? half_to_float(bits) : bfloat16_to_float(bits);
 }
 
-// Eight numbers next to each other, from an index that is a multiple of 8.
+// Eight numbers next to each other, as they are stored.
 template <int KIND>
-KESTREL_DEVICE void eight_numbers(const uint8* weights, int64 index, float* numbers) {
-    uint32 words[8];
-    const int loads = KIND == FLOAT32 ? 2 : 1;
-    for (int i = 0; i < loads; ++i) {
-        uint4 four = load_streaming(weights + index * (KIND == FLOAT32 ? 4 : 2) + 16 * i);
-        words[4 * i] = four.x, words[4 * i + 1] = four.y, words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
+struct EightNumbers {
+    static const int PIECES = KIND == FLOAT32 ? 2 : 1;  // of 16 bytes
+    uint32 words[4 * PIECES];
+
+    KESTREL_DEVICE void take(int piece, const uint4& four) {
+        uint32* to = words + 4 * piece;
+        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
     }
-    for (int i = 0; i < 8; ++i) {
+
+    KESTREL_DEVICE float number(int i) const {
+        if (KIND == FLOAT32) return __uint_as_float(words[i]);
         uint16 bits = (uint16)(words[i / 2] >> (16 * (i % 2)));
-        numbers[i] = KIND == FLOAT32 ? __uint_as_float(words[i])
-                                     : KIND == FLOAT16 ? half_to_float(bits) : bfloat16_to_float(bits);
+        return KIND == FLOAT16 ? half_to_float(bits) : bfloat16_to_float(bits);
     }
+};
+
+// From an index that is a multiple of 8.
+template <int KIND>
+KESTREL_DEVICE EightNumbers<KIND> eight_numbers(const uint8* weights, int64 index) {
+    EightNumbers<KIND> eight;
+    for (int i = 0; i < EightNumbers<KIND>::PIECES; ++i)
+        eight.take(i, load_streaming(weights + index * (KIND == FLOAT32 ? 4 : 2) + 16 * i));
+    return eight;
+}
+
+// Eight products' sum. A row's sum is of these, so what follows each other is short and many of them may be made at once.
+template <int KIND>
+KESTREL_DEVICE float product_of_eight(const float* values, const EightNumbers<KIND>& weights) {
+    float sum = 0.0f;
+    for (int i = 0; i < 8; ++i) sum = fmaf(values[i], weights.number(i), sum);
+    return sum;
 }
 
 // How a warp's lanes share out a row: eight neighbours each, in turn, where rows are whole eights; else one.

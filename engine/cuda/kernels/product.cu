@@ -38,16 +38,16 @@ KESTREL_DEVICE void product_of_numbers(const Product& args) {
     int64 matrix_row = output;
     if (args.experts != nullptr) matrix_row += (int64)args.experts[first] * args.outputs;
     const float* x = args.x.values;
-    float sums[TOKENS], weights[8];
+    float sums[TOKENS];
     for (int t = 0; t < TOKENS; ++t) sums[t] = 0.0f;
     if (neighbours_of(width) == 8) {
         for (int k = 8 * lane_index(); k < width; k += 8 * WARP) {
-            eight_numbers<KIND>(args.weights, matrix_row * width + k, weights);
+            EightNumbers<KIND> weights = eight_numbers<KIND>(args.weights, matrix_row * width + k);
             for (int t = 0; t < TOKENS; ++t) {
                 if (t >= count) break;
                 float values[8];
                 whole_eight(x + (int64)((first + t) / args.rows_each) * width, k, width, values);
-                for (int i = 0; i < 8; ++i) sums[t] = fmaf(values[i], weights[i], sums[t]);
+                sums[t] += product_of_eight(values, weights);
             }
         }
     } else {

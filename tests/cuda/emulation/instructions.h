@@ -169,6 +169,8 @@ inline float2 load_written8(const void* address) {
     return {numbers[0], numbers[1]};
 }
 
+inline float reciprocal(float number) { return 1.0f / number; }
+
 inline uint4 load_global16(const void* address) { return *(const uint4*)address; }
 inline float load_global4(const void* address) { return *(const float*)address; }
 inline float2 load_global8(const void* address) { return *(const float2*)address; }
@@ -184,6 +186,9 @@ inline void keep_in_register(unsigned&) {}
 typedef unsigned char* SharedPlace;
 inline SharedPlace shared_place(void* shared) { return (SharedPlace)shared; }
 inline void copy_async16_to(SharedPlace shared, const void* global) { copy_async16(shared, global); }
+inline SharedPlace kept(SharedPlace place) { return place; }
+inline uint4 load_shared16(SharedPlace place) { return *(const uint4*)place; }
+inline unsigned load_shared4(SharedPlace place) { return *(const unsigned*)place; }
 inline void commit_copies() { kestrel_machine::commit_copies(); }
 template <int N>
 inline void wait_copies() {
