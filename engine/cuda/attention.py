@@ -2,7 +2,8 @@
 
 Over 8-bit pages a single token is one launch. Many are two, of which the first writes keys and values and the
 second goes through the same splits with the same sums, so that a token has the same bits either way. Heads
-whose width tensor cores can't take, and pages of float32, have slower kernels: `kernels/attention.cu`.
+whose width tensor cores can't take or of which an odd part turns, and pages of float32, have slower kernels:
+`kernels/attention.cu`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _TOKEN_WIDTHS = (128, 512)  # of heads, up to which there are kernels
 _TOKEN_GROUP = 8  # heads that share keys, up to which the first of these goes
 _ROWS_WIDTHS = (128, 256, 512)
 _WIDTH_UNIT = 32
+_ROTATED_UNIT = 8  # features: four neighbours turn with four neighbours
 _HEADS_AT_ONCE = 8  # that a block rotates
 _NARROW_HEAD = 128  # features; wider ones have kernels of their own
 
@@ -43,6 +45,11 @@ class StepShape:
 def splits_for(length: int) -> int:
     """How many splits the first `length` tokens are in."""
     return -(-length // SPLIT)
+
+
+def _suits_tensor_cores(spec: AttentionSpec) -> bool:
+    width, rotated = spec.head_dim, spec.rope.dim
+    return width % _WIDTH_UNIT == 0 and width <= _ROWS_WIDTHS[-1] and rotated % _ROTATED_UNIT == 0
 
 
 class AttentionRunner:
@@ -80,9 +87,7 @@ class AttentionRunner:
             offset=geometry.layer_offsets[index], heads=spec.num_kv_heads, width=spec.head_dim
         )
         suffix = "codes" if geometry.format == "int8" else "numbers"
-        is_quick = (
-            suffix == "codes" and spec.head_dim % _WIDTH_UNIT == 0 and spec.head_dim <= _ROWS_WIDTHS[-1]
-        )
+        is_quick = suffix == "codes" and _suits_tensor_cores(spec)
         if is_quick and shape.rows == 1:
             self._attend_token(spec, qk_norm, layout, out, shape)
             return

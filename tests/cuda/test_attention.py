@@ -113,19 +113,37 @@ def test_room_for_more_splits_changes_nothing(make_bench: MakeBench) -> None:
     assert counters.tolist() == [0, 0]  # ready for the next layer
 
 
-def test_many_splits_become_one(make_bench: MakeBench) -> None:
-    """More than a warp has lanes. The same pages lie at many places."""
-    first = 256 * 34
-    bench = make_bench(spec_of(2, 1, 32), context=first + 5)
-    base, rows = bench.new_pages(256), bench.rows(261)
-    bench.attend(rows[:256], base, first=0)
+MANY_SPLITS = [
+    (10, 8, 128, None),  # as many as a warp has on their way
+    (20, 2, 32, None),  # as many where few heads are put together
+    (21, 5, 128, None),
+    (33, 4, 96, None),
+    (40, 10, 64, None),  # more heads than warps
+    (41, 2, 160, 256 * 24 + 9),
+    (65, 3, 32, None),  # more than a warp finds the factors of at once
+    (70, 1, 64, 256 * 41 + 255),
+    (130, 2, 32, None),
+]
+
+
+@pytest.mark.parametrize(("splits", "heads", "width", "window"), MANY_SPLITS)
+def test_many_splits_become_one(
+    splits: int, heads: int, width: int, window: int | None, make_bench: MakeBench
+) -> None:
+    """The same pages, of three splits, lie at many places."""
+    first = 256 * (splits - 1)
+    bench = make_bench(spec_of(heads, 1, width, window=window), context=first + 5)
+    base, rows = bench.new_pages(768), bench.rows(773)
+    bench.attend(rows[:768], base, first=0)
     found = []
-    for steps in ([5], [4, 1]):
+    for steps in ([5], [1] * 5, [4, 1]):
         ends = bench.new_pages(5)
-        pages = Pages(base.addresses * 34 + ends.addresses, base.page_bytes)
-        found.append(run_in(bench, rows[256:], pages, steps, first=first))
-        assert agrees(found[-1], bench.expected(rows[256:], pages, first=first), 32)
-    assert torch.equal(*found)
+        pages = Pages((base.addresses * splits)[: 4 * (splits - 1)] + ends.addresses, base.page_bytes)
+        found.append(run_in(bench, rows[768:], pages, steps, first=first))
+        assert agrees(found[-1], bench.expected(rows[768:], pages, first=first), width)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert bench.get(bench.space.arrivals, 1, dtype=torch.int32).tolist() == [0]
 
 
 @pytest.mark.parametrize("form", ["int8", "native"])
@@ -135,6 +153,15 @@ def test_without_norm_and_with_features_that_stay(
 ) -> None:
     spec = spec_of(4, 2, 64, rotated=rotated)
     same_alone(make_bench(spec, context=300, form=form, normed=normed), 260)
+
+
+@pytest.mark.parametrize(("normed", "rotated"), [(True, None), (False, None), (True, 32)])
+@pytest.mark.parametrize(("heads", "width"), [(7, 32), (7, 128), (8, 64), (8, 96), (8, 128)])
+def test_heads_of_which_a_warp_has_two(
+    heads: int, width: int, normed: bool, rotated: int | None, make_bench: MakeBench
+) -> None:
+    spec = spec_of(heads, 1, width, rotated=rotated)
+    same_alone(make_bench(spec, context=300, normed=normed), 258, before=3)
 
 
 @pytest.mark.parametrize("form", ["int8", "native"])
@@ -149,10 +176,13 @@ def test_pages_of_numbers(length: int, make_bench: MakeBench) -> None:
     same_alone(bench, length, before=2)
 
 
+@pytest.mark.parametrize("length", [200, 290])
 @pytest.mark.parametrize("planes", [0, 1, 2])
-def test_what_the_output_product_reads_is_the_same_too(planes: int, make_bench: MakeBench) -> None:
+def test_what_the_output_product_reads_is_the_same_too(
+    planes: int, length: int, make_bench: MakeBench
+) -> None:
     bench = make_bench(spec_of(6, 2, 96), context=300, planes=planes)
-    rows = bench.rows(290)
+    rows = bench.rows(length)
 
     def forms(count: int) -> list[torch.Tensor]:
         """Of the last row."""
@@ -165,29 +195,45 @@ def test_what_the_output_product_reads_is_the_same_too(planes: int, make_bench: 
             found.append(bench.get(bench.out.low, count, size, dtype=torch.int8)[row])
         return found
 
-    bench.attend(rows, bench.new_pages(290), first=0)
-    whole = forms(290)
-    run_in(bench, rows, bench.new_pages(290, order=2), [289, 1])
+    bench.attend(rows, bench.new_pages(length), first=0)
+    whole = forms(length)
+    run_in(bench, rows, bench.new_pages(length, order=2), [length - 1, 1])
     assert all(torch.equal(*pair) for pair in zip(forms(1), whole, strict=True))
 
 
 @pytest.mark.parametrize("part", ["query", "key", "value"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_no_number_reaches_whoever_reads_it(bad: float, part: str, make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64), context=300)
+@pytest.mark.parametrize("group", [2, 8])
+def test_what_is_no_number_reaches_whoever_reads_it(
+    group: int, bad: float, part: str, make_bench: MakeBench
+) -> None:
+    heads = 2 * group
+    bench = make_bench(spec_of(heads, 2, 64), context=300)
     rows = bench.rows(290)
-    head = {"query": 2, "key": 5, "value": 7}[part]  # all of the second group
+    head = {"query": group, "key": heads + 1, "value": heads + 3}[part]  # all of the second group
     rows[270, head, 9] = bad
-    readers = torch.zeros(290, 4, dtype=torch.bool)
+    readers = torch.zeros(290, heads, dtype=torch.bool)
     if part == "query":
-        readers[270, 2] = True
+        readers[270, group] = True
     else:
-        readers[270:, 2:] = True
+        readers[270:, group:] = True
     pages = bench.new_pages(290)
-    whole = bench.attend(rows, pages, first=0).view(290, 4, 64)
+    whole = bench.attend(rows, pages, first=0).view(290, heads, 64)
     assert torch.equal(whole.isnan(), readers[..., None].expand(-1, -1, 64))
-    alone = run_in(bench, rows, bench.new_pages(290, order=1), [270, 1, 1, 18]).view(290, 4, 64)
+    alone = run_in(bench, rows, bench.new_pages(290, order=1), [270, 1, 1, 18]).view(290, heads, 64)
     assert torch.equal(alone.isnan(), whole.isnan())
+
+
+@pytest.mark.parametrize("length", [1, 16, 33, 250, 300])
+def test_what_pages_hold_beyond_the_newest_token_is_nothing(length: int, make_bench: MakeBench) -> None:
+    bench = make_bench(spec_of(4, 2, 64), context=300)
+    rows, found = bench.rows(length), []
+    for byte in (0, 255):  # of which scales are no numbers
+        pages = bench.new_pages(length)
+        bench.fill(pages, byte)
+        found.append(run_in(bench, rows, pages, [length - 1, 1] if length > 1 else [1]))
+    assert found[0].isfinite().all()
+    assert torch.equal(*found)
 
 
 def test_values_of_nothing_give_nothing(make_bench: MakeBench) -> None:

@@ -134,11 +134,17 @@ KERNELS = {name: body for text in TEXTS for name, body in kernels_in(text).items
 
 
 def waits(name: str) -> bool:
-    """In its own body, or in that of a function of its file that it calls."""
+    """In its own body, or in that of a function of its file that it calls, or that calls."""
     [functions] = [functions_in(text) for text in TEXTS if name in kernels_in(text)]
-    body = KERNELS[name]
-    called = [functions[word] for word in re.findall(r"\w+", body) if word in functions]
-    return any(WAIT in each for each in (body, *called))
+    bodies, found = [KERNELS[name]], set[str]()
+    while bodies:
+        body = bodies.pop()
+        if WAIT in body:
+            return True
+        called = set(re.findall(r"\w+", body)) & set(functions) - found
+        found |= called
+        bodies += [functions[each] for each in called]
+    return False
 
 
 def test_every_kernel_is_found_in_the_texts() -> None:

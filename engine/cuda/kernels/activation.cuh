@@ -82,34 +82,6 @@ KESTREL_DEVICE void store_activation(const Activation& to, int64 row, int column
     if (lane == 0) to.scales[block] = by.scale;
 }
 
-// Two neighbours, of a row's block that half a warp has, from an even column. All lanes of a warp have to come here
-// together; `there`: whether half a warp has any.
-KESTREL_DEVICE void store_two(const Activation& to, int64 row, int column, bool there, float first, float second) {
-    int64 at = row * to.width + column;
-    if (there && to.values != nullptr) *(float2*)(to.values + at) = make_float2(first, second);
-    if (to.high == nullptr) return;
-    bool two_planes = to.low != nullptr, upper = lane_index() >= WARP / 2;
-    uint32 bits = max(__float_as_uint(fabsf(first)), __float_as_uint(fabsf(second)));
-    uint32 of_lower = warp_max_bits(upper ? 0 : bits), of_upper = warp_max_bits(upper ? bits : 0);
-    float largest = finite_magnitude(upper ? of_upper : of_lower);
-    CodeScale by(largest, is_finite(largest), two_planes);
-    int high[2], low[2];
-    by.codes_of(first, high[0], low[0]);
-    by.codes_of(second, high[1], low[1]);
-    int64 block = at / WARP;
-    int place = column % WARP, byte = place % 16 / 4 * 8 + place / 16 * 4 + place % 4;
-    if (there) {
-        *(uint16*)(to.high + block * WARP + byte) = (uint16)((high[0] & 255) | high[1] << 8);
-        if (two_planes) *(uint16*)(to.low + block * WARP + byte) = (uint16)((low[0] & 255) | low[1] << 8);
-        if (place == 0) to.scales[block] = by.scale;
-    }
-    if (to.sums == nullptr) return;
-    int32 sum = high[0] + high[1];
-    if (two_planes) sum = sum * LOW_STEPS + low[0] + low[1];
-    for (int distance = 1; distance < WARP / 2; distance *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
-    if (there && place == 0) to.sums[block] = (float)sum;
-}
-
 // A number that is added to it ends in the last bits of the sum, as a whole one: ties go to even.
 static const float ROUNDS_TO_WHOLE = 12582912.0f;  // 1.5 * 2^23
 
@@ -118,27 +90,30 @@ KESTREL_DEVICE uint32 low_bytes(const uint32 (&words)[4]) {
     return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
 }
 
-// Eight neighbours of a row, of which four lanes next to each other have a block: as codes. Conversions are slow, so
+// A lane's neighbours, four for each of WORDS, of a block that lanes next to each other share. Conversions are slow, so
 // there are none, see ROUNDS_TO_WHOLE.
-struct EightCodes {
-    uint32 high[2], low[2];  // four codes a word
-    float scale;             // of the block
-    int32 sum;               // of the block's codes, in steps of the finer plane
+template <int WORDS>
+struct LaneCodes {
+    static const int LANES = 8 / WORDS;  // of a block
 
-    KESTREL_DEVICE EightCodes(const float* values, bool two_planes) {
+    uint32 high[WORDS], low[WORDS];  // four codes a word
+    float scale;                     // of the block
+    int32 sum;                       // of the block's codes, in steps of the finer plane
+
+    KESTREL_DEVICE LaneCodes(const float* values, bool two_planes) {
         uint32 bits = 0;
-        for (int i = 0; i < 8; ++i) bits = max(bits, __float_as_uint(fabsf(values[i])));
-        for (int distance = 1; distance < 4; distance *= 2)
+        for (int i = 0; i < 4 * WORDS; ++i) bits = max(bits, __float_as_uint(fabsf(values[i])));
+        for (int distance = 1; distance < LANES; distance *= 2)
             bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, distance));
         float largest = finite_magnitude(bits);
         CodeScale by(largest, is_finite(largest), two_planes);
         scale = by.scale;
         sum = 0;
         bool counts = by.inverse > 0.0f;
-        for (int half = 0; half < 2; ++half) {
+        for (int word = 0; word < WORDS; ++word) {
             uint32 high_words[4], low_words[4];
             for (int i = 0; i < 4; ++i) {
-                float quotient = values[4 * half + i] * by.inverse, found = quotient + ROUNDS_TO_WHOLE;
+                float quotient = values[4 * word + i] * by.inverse, found = quotient + ROUNDS_TO_WHOLE;
                 float rest = (quotient - (found - ROUNDS_TO_WHOLE)) * (float)LOW_STEPS + ROUNDS_TO_WHOLE;
                 high_words[i] = __float_as_uint(found), low_words[i] = __float_as_uint(rest);
                 // What both bits have in common is no part of the codes.
@@ -146,36 +121,55 @@ struct EightCodes {
                 int low_code = (int)(low_words[i] - __float_as_uint(ROUNDS_TO_WHOLE));
                 sum += two_planes ? high_code * LOW_STEPS + low_code : high_code;
             }
-            high[half] = counts ? low_bytes(high_words) : 0;
-            low[half] = counts ? low_bytes(low_words) : 0;
+            high[word] = counts ? low_bytes(high_words) : 0;
+            low[word] = counts ? low_bytes(low_words) : 0;
         }
         if (!counts) sum = 0;
-        for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
+        for (int distance = 1; distance < LANES; distance *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
     }
 
-    // Which words of its block (eight a plane) these are: this one, and the one that is `2` further.
-    KESTREL_DEVICE static int first_word(int lane) { return lane % 2 * 4 + lane / 2 % 2; }
+    // Which word of its block (eight a plane) is the lane's first; each further one is 2 further.
+    KESTREL_DEVICE static int first_word(int lane) {
+        int four = lane % LANES * WORDS;
+        return four % 4 * 2 + four / 4;
+    }
+
+    // at: of the lane's first neighbour.
+    KESTREL_DEVICE void store(const Activation& to, int64 at) const {
+        int64 block = at / WARP, first = block * 8 + first_word(lane_index());
+        for (int word = 0; word < WORDS; ++word) {
+            ((uint32*)to.high)[first + 2 * word] = high[word];
+            if (to.low != nullptr) ((uint32*)to.low)[first + 2 * word] = low[word];
+        }
+        if (lane_index() % LANES != 0) return;
+        to.scales[block] = scale;
+        if (to.sums != nullptr) to.sums[block] = (float)sum;
+    }
 };
+
+typedef LaneCodes<1> FourCodes;
+typedef LaneCodes<2> EightCodes;
 
 // Eight neighbours of a row, from a column that is a multiple of 8. All lanes of a warp have to come here together, and
 // hold what follows each other; those beyond the width bring zeros.
 KESTREL_DEVICE void store_eight(const Activation& to, int64 row, int column, const float* values) {
-    bool there = column < to.width;
     int64 at = row * to.width + column;
     if (to.values != nullptr)
         for (int i = 0; i < 8; ++i)
             if (column + i < to.width) to.values[at + i] = values[i];
     if (to.high == nullptr) return;
     EightCodes codes(values, to.low != nullptr);
-    if (!there) return;
-    int64 block = at / WARP, word = block * 8 + EightCodes::first_word(lane_index());
-    for (int half = 0; half < 2; ++half) {
-        ((uint32*)to.high)[word + 2 * half] = codes.high[half];
-        if (to.low != nullptr) ((uint32*)to.low)[word + 2 * half] = codes.low[half];
-    }
-    if (lane_index() % 4 != 0) return;
-    to.scales[block] = codes.scale;
-    if (to.sums != nullptr) to.sums[block] = (float)codes.sum;
+    if (column < to.width) codes.store(to, at);
+}
+
+// Four neighbours, likewise. `there`: whether a block's lanes have any.
+KESTREL_DEVICE void store_four(const Activation& to, int64 row, int column, bool there, const float (&values)[4]) {
+    int64 at = row * to.width + column;
+    if (there && to.values != nullptr)
+        *(float4*)(to.values + at) = make_float4(values[0], values[1], values[2], values[3]);
+    if (to.high == nullptr) return;
+    FourCodes codes(values, to.low != nullptr);
+    if (there) codes.store(to, at);
 }
 
 // A row is read in chunks: a warp takes one, eight neighbours a lane.
@@ -209,7 +203,7 @@ KESTREL_DEVICE float sum_of_squares(const float* values) {
 KESTREL_DEVICE float norm_factor(const float* sums, int width, float eps) {
     float total = 0.0f;
     for (int i = lane_index(); i * ROW_CHUNK < width; i += WARP) total += sums[i];
-    return 1.0f / sqrtf(warp_sum(total) / width + eps);
+    return rsqrtf(warp_sum(total) * reciprocal((float)width) + eps);
 }
 
 // silu(gate) * up

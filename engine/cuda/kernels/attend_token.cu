@@ -8,23 +8,38 @@
 #include "attention_codes.cuh"
 
 static const int HEAD_SET = 8;  // query heads at once: bytes of theirs and of what is left fill a tile
-static const int PAIRS = CHUNK / 2;  // of features
+static_assert(CHUNK == 4 * WARP && HEAD_SET <= SPLIT_WARPS, "a warp has a head's chunk, four features a lane");
 
-union TokenScratch {
-    int4 sums[SPLIT_WARPS][WARP][CHUNK_TILES * 2];  // of each lane, features of its head
-    float4 joints[HEAD_SET][WARP];                  // of splits: before, added, sum of weights
-};
+// When splits are put together.
+static const int RING_SPLITS = 80;   // on their way, of all warps
+static const int RING_STEPS = 5;     // of a warp, see SplitRing
+static const int FEW_HEADS = 4;      // where they have twice the room
+static_assert(RING_SPLITS == SPLIT_WARPS * 2 * RING_STEPS && RING_SPLITS == FEW_HEADS * 4 * RING_STEPS, "rings");
+static const int LANE_JOINTS = 2;    // next to each other
+static const int JOINTS = LANE_JOINTS * WARP;
 
 template <int PIECES>
 struct TokenShared {
     uint4 queries[PIECES * CHUNK_TILES][WARP];
-    TokenScratch scratch;
+    int4 sums[SPLIT_WARPS][WARP][CHUNK_TILES * 2];  // of each lane, features of its head
     float scales[SPLIT_WARPS][2][WARP];  // of tokens: of keys, of values
     uint4 fresh[2][WIDEST_HEAD / 16];    // the token's own codes: key, value
     float fresh_scales[2];
     float query_scales[HEAD_SET];
     RowParts<HEAD_SET> parts;
-    uint32 arrived;
+};
+
+// What there is in its place when splits are put together.
+struct JoinShared {
+    float4 slots[RING_SPLITS][WARP];       // sums: of each split four features a lane
+    Joint joints[SPLIT_WARPS][JOINTS];     // of a warp's head, and splits that follow each other
+    float totals[SPLIT_WARPS][JOINTS];     // of those, sums of weights
+};
+
+template <int PIECES>
+union BlockShared {
+    TokenShared<PIECES> token;
+    JoinShared join;
 };
 
 // What a block has to do.
@@ -57,7 +72,6 @@ struct TokenPages {
     int key_chunk, value_chunk;
     KeyChunk keys;
     ValueChunk values;
-    float key_scale, value_scale;  // of the token that has the lane's number
 
     KESTREL_DEVICE TokenPages(const CodeAttention& args, const TokenBlock& block)
         : tokens(args, block.kv_head, block.start + WARP_TOKENS * warp_index(), block.position + 1),
@@ -68,20 +82,23 @@ struct TokenPages {
         if (is_mine) --tokens.count;  // it isn't there yet
         keys.load<true>(tokens, 0);
         values.load<true>(tokens, 0);
-        bool there = lane_index() < tokens.count;
-        key_scale = there ? load_global4(tokens.scales<true>(lane_index())) : 0.0f;
-        value_scale = there ? load_global4(tokens.scales<false>(lane_index())) : 0.0f;
     }
 
-    KESTREL_DEVICE void share_scales(TokenShared<PIECES>& shared) const {
-        shared.scales[warp_index()][0][lane_index()] = key_scale;
-        shared.scales[warp_index()][1][lane_index()] = value_scale;
+    // Scales of all 32 tokens into shared memory, also of those that aren't there: nothing comes of them.
+    KESTREL_DEVICE void ask_for_scales(TokenShared<PIECES>& shared) const {
+        int kind = lane_index() / 8, token = lane_index() % 8 * 4;
+        if (tokens.layer == nullptr || kind > 1) return;
+        const float* keys_from = tokens.template scales<true>(token);
+        copy_async16(&shared.scales[warp_index()][kind][token], keys_from + kind * tokens.kv_heads * PAGE);
     }
 
-    KESTREL_DEVICE void put_own(const TokenShared<PIECES>& shared) {
+    KESTREL_DEVICE void put_own(TokenShared<PIECES>& shared) {
         if (own < 0) return;
-        keys.replace(own, (const uint8*)shared.fresh[0], tokens.width, 0);
-        values.replace(own, (const uint8*)shared.fresh[1], tokens.width, 0);
+        int kind = lane_index();
+        keys.replace(own, shared_place(shared.fresh[0]), tokens.width, 0);
+        values.replace(own, shared_place(shared.fresh[1]), tokens.width, 0);
+        if (kind < 2) shared.scales[warp_index()][kind][own] = shared.fresh_scales[kind];
+        __syncwarp();
     }
 
     // Of the token itself, into its page.
@@ -103,107 +120,89 @@ struct TokenPages {
     KESTREL_DEVICE LaneScales lane_scales(const TokenShared<PIECES>& shared, int kind) const {
         LaneScales scales;
         scales.take(shared.scales[warp_index()][kind]);
-        if (own >= 0) scales.replace(own, shared.fresh_scales[kind]);
         return scales;
     }
 
-    KESTREL_DEVICE void have_keys(int chunk, const TokenShared<PIECES>& shared) {
+    KESTREL_DEVICE void have_keys(int chunk, TokenShared<PIECES>& shared) {
         if (PIECES == 1 || chunk == key_chunk) return;
         key_chunk = chunk;
         keys.load<true>(tokens, chunk);
-        if (own >= 0) keys.replace(own, (const uint8*)shared.fresh[0], tokens.width, chunk);
+        if (own >= 0) keys.replace(own, shared_place(shared.fresh[0]), tokens.width, chunk);
     }
 
-    KESTREL_DEVICE void have_values(int chunk, const TokenShared<PIECES>& shared) {
+    KESTREL_DEVICE void have_values(int chunk, TokenShared<PIECES>& shared) {
         if (PIECES == 1 || chunk == value_chunk) return;
         value_chunk = chunk;
         values.load<true>(tokens, chunk);
-        if (own >= 0) values.replace(own, (const uint8*)shared.fresh[1], tokens.width, chunk);
+        if (own >= 0) values.replace(own, shared_place(shared.fresh[1]), tokens.width, chunk);
     }
 };
 
-// A head that a warp has to prepare: `job` counts `count` queries of the group from `first` on, then keys, then values.
+// A head to be prepared by LANES lanes: `number` counts `count` queries of the group from `first` on, then keys and
+// values. Half warps whose other half has a query have one too: the last one again, for a row that nobody asks for.
+template <int LANES>
 struct HeadJob {
     int head, kept;  // of the row; 0: keys, 1: values, else a query
 
-    KESTREL_DEVICE HeadJob(const CodeAttention& args, const TokenBlock& block, int first, int count, int job) {
-        kept = job < count ? -1 : job - count;
-        head = kept < 0 ? block.kv_head * block.group + first + job
+    KESTREL_DEVICE HeadJob(const CodeAttention& args, const TokenBlock& block, int first, int count, int number) {
+        kept = number - first_kept(count);
+        head = kept < 0 ? block.kv_head * block.group + first + min(number, count - 1)
                         : args.query_heads + kept * args.layout.heads + block.kv_head;
     }
 
-    KESTREL_DEVICE const float* row(const CodeAttention& args) const {
-        return args.qkv + (int64)head * args.layout.width;
-    }
-
-    // Null, where there is none.
-    KESTREL_DEVICE const float* weight(const CodeAttention& args) const {
-        return args.norm != nullptr && kept != 1 ? args.norm + (int64)head * args.layout.width : nullptr;
-    }
-
-    // Values stay as they are.
-    template <int PIECES>
-    KESTREL_DEVICE void load_factors(
-        const CodeAttention& args, const TokenBlock& block, HeadFactors<PIECES>& factors
-    ) const {
-        if (kept == 1) return;
-        Rotation rotation(args.cosines, args.sines, args.rotated, block.position);
-        factors.load(weight(args), rotation, block.width);
-    }
+    static KESTREL_DEVICE int first_kept(int count) { return LANES == WARP ? count : (count + 1) / 2 * 2; }
 };
 
-// So that a row (D) is near when it is loaded: nothing becomes of what these loads bring.
-KESTREL_DEVICE void ask_for(const float* row, int width) {
-    for (int i = 4 * lane_index(); row != nullptr && i < width; i += PIECE) load_global4(row + i);
+// One of the heads, a query as pairs of bytes. waits: for the row. Warps come here as a whole.
+template <int PIECES, int LANES, typename Shared>
+KESTREL_DEVICE void prepare_head(
+    const CodeAttention& args, const TokenBlock& block, Shared& shared, const HeadJob<LANES>& job, int number,
+    bool waits
+) {
+    bool turns = job.kept != 1;  // values stay as they are
+    int64 at = (int64)job.head * block.width;
+    const float* weight = args.norm != nullptr && turns ? args.norm + at : nullptr;
+    Rotation rotation(args.cosines, args.sines, turns ? args.rotated : 0, block.position);
+    HeadFactors<PIECES, LANES> factors;
+    factors.template load<true>(weight, rotation, block.width);
+    HeadRow<PIECES, LANES> values, partners;
+    if (waits) wait_for_previous();
+    values.load(args.qkv + at, block.width);
+    partners.template load_partners<true>(args.qkv + at, rotation);
+    if (waits) let_next_start();
+    float factor = args.norm != nullptr ? values.norm_factor(block.width, args.eps) : 1.0f;
+    values.change(partners, factors, turns ? factor : 1.0f);
+    bool leads = lane_index() % LANES == 0;
+    if (job.kept < 0) {
+        float scale = store_query(values, block.width, number, shared.queries[0], false, shared.queries[0], true);
+        if (leads) shared.query_scales[number] = scale * (args.scale * LOG2_E);
+    } else {
+        float scale = values.store_codes(block.width, (uint8*)shared.fresh[job.kept]);
+        if (leads) shared.fresh_scales[job.kept] = scale;
+    }
 }
 
-// The row of a head, as the QKV product left it.
-template <int PIECES>
-struct RawHead {
-    HeadRow<PIECES> values, partners;
-
-    KESTREL_DEVICE void load(const CodeAttention& args, const TokenBlock& block, const HeadJob& job) {
-        const float* row = job.row(args);
-        values.load(row, block.width);
-        if (job.kept != 1) partners.load_partners(row, Rotation(args.cosines, args.sines, args.rotated, 0));
-    }
-};
-
-// Queries `first` and after of the group, as pairs of bytes; with `keeps`, also the token's keys and values. raw,
-// factors: of the warp's first head.
-template <int PIECES>
+// Queries `first` and after of the group, and, where the block keeps them, the token's keys and values with the first
+// ones, which wait for the row.
+template <int PIECES, int LANES, typename Shared>
 KESTREL_DEVICE void prepare_heads(
-    const CodeAttention& args, const TokenBlock& block, TokenShared<PIECES>& shared, int first, int count, bool keeps,
-    RawHead<PIECES>& raw, HeadFactors<PIECES>& factors
+    const CodeAttention& args, const TokenBlock& block, Shared& shared, int first, int count
 ) {
-    int jobs = count + (keeps ? 2 : 0);
-    for (int number = warp_index(); number < jobs; number += SPLIT_WARPS) {
-        HeadJob job(args, block, first, count, number);
-        int next = number + SPLIT_WARPS;
-        HeadJob next_job(args, block, first, count, next);
-        if (next < jobs) ask_for(next_job.row(args), block.width);
-        HeadRow<PIECES>& values = raw.values;
-        if (job.kept != 1) {
-            float factor = args.norm != nullptr ? values.norm_factor(block.width, args.eps) : 1.0f;
-            values.change(raw.partners, factors, factor);
-        }
-        if (job.kept < 0) {
-            float scale = store_query(values, block.width, number, shared.queries[0], false, shared.queries[0], true);
-            if (lane_index() == 0) shared.query_scales[number] = scale * (args.scale * LOG2_E);
-        } else {
-            uint8* fresh = (uint8*)shared.fresh[job.kept];
-            float scale = values.store_codes(block.width, fresh);
-            if (lane_index() == 0) shared.fresh_scales[job.kept] = scale;
-        }
-        if (next >= jobs) continue;
-        raw.load(args, block, next_job);
-        next_job.load_factors(args, block, factors);
+    bool waits = first == 0;
+    int jobs = HeadJob<LANES>::first_kept(count) + (waits && block.keeps() ? 2 : 0);
+#pragma unroll 1
+    for (int number = threadIdx.x / LANES; number < jobs; number += ATTEND_THREADS / LANES) {
+        HeadJob<LANES> job(args, block, first, count, number);
+        prepare_head<PIECES>(args, block, shared, job, number, waits);
+        if (PIECES * LANES == WARP) return;  // lanes were chosen so that one round is enough
+        waits = false;
     }
+    if (waits) wait_for_previous(), let_next_start();
 }
 
 // Scores of the lane's head (lane / 4 of the set) and tokens.
 template <int PIECES>
-KESTREL_DEVICE void token_scores(TokenPages<PIECES>& pages, const TokenShared<PIECES>& shared, LaneRow& scores) {
+KESTREL_DEVICE void token_scores(TokenPages<PIECES>& pages, TokenShared<PIECES>& shared, LaneRow& scores) {
     int tiles = num_feature_tiles(pages.tokens.width);
     int32 sums[4][4] = {};
     for (int chunk = 0; PIECES == 1 ? chunk < 1 : chunk * CHUNK_TILES < tiles; ++chunk) {
@@ -247,43 +246,46 @@ KESTREL_DEVICE void share_sums(
         }
         for (int half = 0; half < 2; ++half) {  // each lane in other banks
             int4 word = make_int4(sums[half][0], sums[half][1], sums[half][2], sums[half][3]);
-            if (wanted) shared.scratch.sums[warp_index()][lane][(4 * half + four) ^ lane % 8] = word;
+            if (wanted) shared.sums[warp_index()][lane][(4 * half + four) ^ lane % 8] = word;
         }
     }
 }
 
 KESTREL_DEVICE float* split_numbers(const CodeAttention& args) {
-    return args.partials + (int64)args.query_heads * gridDim.x * args.layout.width;
+    int32 rows = args.query_heads * gridDim.x;
+    return args.partials + (int64)rows * args.layout.width;
 }
 
 // The split's sums of the chunk for `count` heads from `head` on, over all warps: into the partials, or, of a token's
-// only split, what the output product reads. Two features a thread.
+// only split, what the output product reads. A head a warp.
 template <int PIECES>
 KESTREL_DEVICE void leave_sums(
     const CodeAttention& args, const TokenBlock& block, const TokenShared<PIECES>& shared, int head, int count,
     int chunk
 ) {
-    for (int job = threadIdx.x; job < count * PAIRS; job += ATTEND_THREADS) {
-        int row = job / PAIRS, pair = job % PAIRS, from = 4 * row + pair / 16, four = pair % 16 / 2;
-        int feature = CHUNK * chunk + 2 * pair;
-        int2 total = make_int2(0, 0);
+    int row = warp_index(), lane = lane_index(), from = 4 * row + lane / 8, at = lane % 8 ^ from % 8;
+    int feature = CHUNK * chunk + 4 * lane;
+    if (row >= count) return;
+    int4 total = shared.sums[0][from][at];
+    if (block.warps > 1) {
 #pragma unroll
-        for (int warp = 0; warp < SPLIT_WARPS; ++warp) {
+        for (int warp = 1; warp < SPLIT_WARPS; ++warp) {
             if (warp >= block.warps) continue;
-            int2 more = ((const int2*)&shared.scratch.sums[warp][from][four ^ from % 8])[pair % 2];
-            total.x += more.x, total.y += more.y;
+            int4 more = shared.sums[warp][from][at];
+            total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
         }
-        float scale = pair_scale(shared.parts.heaviest_of(row));
-        float2 sum = make_float2((float)total.x * scale, (float)total.y * scale);
-        bool there = feature < block.width;
-        if (block.is_only()) {
-            float part = 1.0f / (0.0f + shared.parts.total_of(row));
-            int column = (head + row) * block.width + feature;
-            store_two(args.out, 0, column, there, (0.0f + sum.x) * part, (0.0f + sum.y) * part);
-        } else if (there) {
-            int64 partial = (int64)(head + row) * gridDim.x + blockIdx.x;
-            *(float2*)(args.partials + partial * block.width + feature) = sum;
-        }
+    }
+    float scale = pair_scale(shared.parts.heaviest_of(row));
+    float sums[4] = {(float)total.x * scale, (float)total.y * scale, (float)total.z * scale, (float)total.w * scale};
+    bool there = feature < block.width;
+    if (block.is_only()) {
+        float part = 1.0f / shared.parts.total_of(row);
+        for (int i = 0; i < 4; ++i) sums[i] *= part;
+        store_four(args.out, 0, (head + row) * block.width + feature, there, sums);
+    } else if (there) {
+        int32 partial = (head + row) * gridDim.x + blockIdx.x;
+        float* to = args.partials + (int64)partial * block.width + feature;
+        *(float4*)to = make_float4(sums[0], sums[1], sums[2], sums[3]);
     }
 }
 
@@ -322,113 +324,177 @@ KESTREL_DEVICE void attend_heads(
         leave_sums(args, block, shared, head, count, chunk);
     }
     if (!block.is_only() && threadIdx.x < count) {
-        float2* numbers = (float2*)split_numbers(args) + (int64)(head + threadIdx.x) * gridDim.x + blockIdx.x;
+        int32 partial = (head + threadIdx.x) * gridDim.x + blockIdx.x;
+        float2* numbers = (float2*)split_numbers(args) + partial;
         *numbers = make_float2(shared.parts.largest_of(threadIdx.x), shared.parts.total_of(threadIdx.x));
     }
 }
 
-// How 32 splits are put together, one a lane, by one warp. so_far: the largest score before them, then with them.
-KESTREL_DEVICE void find_joints(float4 (&joints)[WARP], const float2& numbers, float& so_far) {
-    int lane = lane_index();
-    float largest = fmaxf(so_far, numbers.x);  // up to and with this lane's split
-    for (int distance = 1; distance < WARP; distance *= 2) {
-        float other = __shfl_up_sync(ALL_LANES, largest, distance);
-        if (lane >= distance) largest = fmaxf(largest, other);
+// Splits of a head on their way to a warp, four features a lane, STEP of them at a time: some are asked for ahead of
+// those that are added. Lanes read what they have asked for themselves.
+template <int STEP>
+struct SplitRing {
+    static const int SIZE = STEP * RING_STEPS;
+    float4 (*slots)[WARP];
+    const float* from;
+    int width, left;  // left: splits from there on; 0 for lanes that have no features
+    int slot;
+
+    KESTREL_DEVICE SplitRing(float4 (*slots)[WARP], const float* from, int splits, int width)
+        : slots(slots), from(from), width(width), left(splits), slot(0) {}
+
+    // For the next few. Copies are a group, also where there are none.
+    KESTREL_DEVICE void ask() {
+        for (int i = 0; i < STEP; ++i)
+            if (i < left) copy_async16(&slots[slot + i][lane_index()], from + i * width);
+        commit_copies();
+        from += STEP * width;
+        left -= STEP;
+        slot = slot + STEP == SIZE ? 0 : slot + STEP;
     }
-    float before = __shfl_up_sync(ALL_LANES, largest, 1);
-    Joint joint = joint_of(lane == 0 ? so_far : before, numbers.x, largest);
-    joints[lane] = make_float4(joint.before, joint.added, numbers.y, 0.0f);
-    so_far = __shfl_sync(ALL_LANES, largest, WARP - 1);
+};
+
+// How a head's next splits are put together, by a warp. so_far: the largest score before them, then with them.
+KESTREL_DEVICE void find_joints(Joint* joints, float* totals, const float2 (&numbers)[LANE_JOINTS], float& so_far) {
+    int lane = lane_index();
+    float largest = fmaxf(numbers[0].x, numbers[1].x);  // up to and with this lane's splits
+    for (int distance = 1; distance < WARP; distance *= 2)
+        largest = fmaxf(largest, __shfl_up_sync(ALL_LANES, largest, distance));
+    float before = fmaxf(so_far, __shfl_up_sync(ALL_LANES, largest, 1));
+    if (lane == 0) before = so_far;
+    for (int i = 0; i < LANE_JOINTS; ++i) {
+        float both = fmaxf(before, numbers[i].x);
+        joints[LANE_JOINTS * lane + i] = joint_of(before, numbers[i].x, both);
+        totals[LANE_JOINTS * lane + i] = numbers[i].y;
+        before = both;
+    }
+    so_far = fmaxf(so_far, __shfl_sync(ALL_LANES, largest, WARP - 1));
 }
 
-// All splits of up to 8 heads of the group, from `set` on, become one. Two features a thread.
-template <int PIECES>
-KESTREL_DEVICE void join_splits(
-    const CodeAttention& args, const TokenBlock& block, TokenShared<PIECES>& shared, int set
-) {
-    int count = min(HEAD_SET, block.group - set), first_head = block.kv_head * block.group + set, width = block.width;
-    int pairs = width / 2, lane = lane_index(), warp = warp_index();
-    const float2* numbers = (const float2*)split_numbers(args) + (int64)(first_head + min(warp, count - 1)) * gridDim.x;
-    for (int start = 0; start < count * pairs; start += ATTEND_THREADS) {
-        int job = start + threadIdx.x, row = min(job / pairs, count - 1), feature = 2 * (job % pairs);
-        bool there = job < count * pairs;
-        int column = (first_head + row) * width + feature;
-        const float* sums = args.partials + (int64)(first_head + row) * gridDim.x * width + feature;
-        float so_far = minus_infinity(), total = 0.0f, first = 0.0f, second = 0.0f;
-        for (int split = block.first; split <= block.last; split += WARP) {
-            int splits = block.last - split + 1;
-            float2 own = make_float2(minus_infinity(), 0.0f), read[WARP];
-            if (lane < splits) own = load_written8(numbers + split + lane);
-#pragma unroll
-            for (int i = 0; i < WARP; ++i) {
-                read[i] = make_float2(0.0f, 0.0f);
-                if (i < splits && there) read[i] = load_written8(sums + (int64)(split + i) * width);
+// Numbers of a lane's splits: from `split` on, of so many.
+KESTREL_DEVICE void load_numbers(float2 (&numbers)[LANE_JOINTS], const float2* from, int split, int splits) {
+    for (int i = 0; i < LANE_JOINTS; ++i) {
+        numbers[i] = make_float2(minus_infinity(), 0.0f);
+        if (split + i < splits) numbers[i] = load_written8(from + split + i);
+    }
+}
+
+// All splits of a head become one, up to 128 features from `first` on, by a warp that waits for no other. What can be
+// known before they are all there is found when this is made.
+template <int STEP>
+struct SplitJoin {
+    const float2* numbers;
+    const float* from;
+    int width, splits, column;
+    bool there;
+
+    KESTREL_DEVICE SplitJoin(const CodeAttention& args, const TokenBlock& block, int head, int first)
+        : width(block.width), splits(block.last - block.first + 1) {
+        int32 first_split = head * gridDim.x + block.first;
+        int feature = first + 4 * lane_index();
+        numbers = (const float2*)split_numbers(args) + first_split;
+        from = args.partials + (int64)first_split * width + feature;
+        column = head * width + feature;
+        there = feature < width;
+    }
+
+    KESTREL_DEVICE void run(const CodeAttention& args, JoinShared& shared) const {
+        int lane = lane_index(), warp = warp_index();
+        Joint* joints = shared.joints[warp];
+        float* totals = shared.totals[warp];
+        SplitRing<STEP> ring(shared.slots + warp * SplitRing<STEP>::SIZE, from, there ? splits : 0, width);
+        float2 own[LANE_JOINTS];
+        load_numbers(own, numbers, LANE_JOINTS * lane, splits);
+#pragma unroll 1
+        for (int i = 0; i < RING_STEPS; ++i) ring.ask();
+        float so_far = minus_infinity(), total = 0.0f, sums[4] = {};
+#pragma unroll 1
+        for (int split = 0; split < splits; split += STEP) {
+            int at = split % JOINTS;
+            if (at == 0) {
+                __syncwarp();  // all lanes have read what is overwritten now
+                find_joints(joints, totals, own, so_far);
+                load_numbers(own, numbers, split + JOINTS + LANE_JOINTS * lane, splits);
+                __syncwarp();
             }
-            __syncthreads();  // what was there before is not needed any more
-            if (warp < count) find_joints(shared.scratch.joints[warp], own, so_far);
-            __syncthreads();
-#pragma unroll
-            for (int i = 0; i < WARP; ++i) {
-                if (i >= splits) continue;
-                float4 found = shared.scratch.joints[row][i];
-                Joint joint = {found.x, found.y};
-                total = joint.join(total, found.z);
-                first = joint.join(first, read[i].x);
-                second = joint.join(second, read[i].y);
+            wait_copies<RING_STEPS - 1>();
+            Joint joint[STEP];
+            float weights[STEP];
+            float4 more[STEP];
+            for (int i = 0; i < STEP; ++i) {  // beyond the last one it is something or other
+                joint[i] = joints[at + i];
+                weights[i] = totals[at + i];
+                more[i] = ring.slots[ring.slot + i][lane];
             }
+            for (int i = 0; i < STEP; ++i) {
+                if (split + i >= splits) continue;
+                total = joint[i].join(total, weights[i]);
+                sums[0] = joint[i].join(sums[0], more[i].x);
+                sums[1] = joint[i].join(sums[1], more[i].y);
+                sums[2] = joint[i].join(sums[2], more[i].z);
+                sums[3] = joint[i].join(sums[3], more[i].w);
+            }
+            ring.ask();
         }
         float part = 1.0f / total;
-        store_two(args.out, 0, column, there, first * part, second * part);
+        for (int i = 0; i < 4; ++i) sums[i] *= part;
+        store_four(args.out, 0, column, there, sums);
     }
-}
+};
 
-// Whether all other blocks of the head have left their splits. Behind it they can be read.
-template <int PIECES>
-KESTREL_DEVICE bool is_last_to_arrive(const CodeAttention& args, const TokenBlock& block, TokenShared<PIECES>& shared) {
+// The last block of a head to arrive puts the splits together. STEP: one for which the ring has room.
+template <int PIECES, int STEP>
+KESTREL_DEVICE void join_at_last(const CodeAttention& args, const TokenBlock& block, JoinShared& shared) {
+    __shared__ uint32 arrived;
     uint32 others = block.last - block.first;
+    int chunks = PIECES == 1 ? 1 : (block.width + CHUNK - 1) / CHUNK, jobs = block.group * chunks;
+    int head = block.kv_head * block.group, job = warp_index();
+    SplitJoin<STEP> join(args, block, head + job / chunks, job % chunks * CHUNK);
     __syncthreads();
-    if (threadIdx.x == 0) shared.arrived = count_arrival(args.arrivals + block.kv_head, others);
+    if (threadIdx.x == 0) arrived = count_arrival(args.arrivals + block.kv_head, others);
     __syncthreads();
-    return shared.arrived == others;
+    if (arrived != others) return;
+#pragma unroll 1
+    while (job < jobs) {
+        join.run(args, shared);
+        job += SPLIT_WARPS;
+        if (PIECES == 1) return;
+        join = SplitJoin<STEP>(args, block, head + job / chunks, job % chunks * CHUNK);
+    }
 }
 
 template <int PIECES>
 KESTREL_DEVICE void attend_token(const CodeAttention& args) {
-    __shared__ TokenShared<PIECES> shared;
+    __shared__ BlockShared<PIECES> memory;
+    TokenShared<PIECES>& shared = memory.token;
     TokenBlock block(args);
     if (!block.sees()) return;
     // Older tokens' rows, page table and position were there before the kernel before this one began.
     TokenPages<PIECES> pages(args, block);
-    int count = min(HEAD_SET, block.group), jobs = count + (block.keeps() ? 2 : 0), number = warp_index();
-    int next = number + SPLIT_WARPS;
-    HeadJob job(args, block, 0, count, number);
-    HeadFactors<PIECES> factors;
-    RawHead<PIECES> raw;
-    if (next < jobs) ask_for(HeadJob(args, block, 0, count, next).weight(args), block.width);
-    if (number < jobs) job.load_factors(args, block, factors);
-    wait_for_previous();
-    if (number < jobs) raw.load(args, block, job);
-    let_next_start();
+    pages.ask_for_scales(shared);
+    commit_copies();
     for (int set = 0; true;) {
-        prepare_heads(args, block, shared, set, count, set == 0 && block.keeps(), raw, factors);
-        pages.share_scales(shared);
+        int count = min(HEAD_SET, block.group - set);
+        if (PIECES == 1 && count + (block.keeps() ? 2 : 0) > SPLIT_WARPS)
+            prepare_heads<2, WARP / 2>(args, block, shared, set, count);
+        else
+            prepare_heads<PIECES, WARP>(args, block, shared, set, count);
+        wait_copies<0>();
         __syncthreads();
         pages.put_own(shared);
-        if (set == 0) pages.keep_own(shared);
         attend_heads(args, block, shared, pages, set);
         set += HEAD_SET;
         if (PIECES == 1 || set >= block.group) break;
         // Rather once more than in registers all the time: so large a group is rare.
         pages = TokenPages<PIECES>(args, block);
-        count = min(HEAD_SET, block.group - set);
-        job = HeadJob(args, block, set, count, number);
         __syncthreads();
-        if (number >= count) continue;
-        raw.load(args, block, job);
-        job.load_factors(args, block, factors);
     }
-    if (block.is_only() || !is_last_to_arrive(args, block, shared)) return;
-    for (int set = 0; PIECES == 1 ? set < 1 : set < block.group; set += HEAD_SET) join_splits(args, block, shared, set);
+    pages.keep_own(shared);
+    if (block.is_only()) return;
+    if (PIECES == 1 && block.group <= FEW_HEADS)
+        join_at_last<PIECES, 4>(args, block, memory.join);
+    else
+        join_at_last<PIECES, 2>(args, block, memory.join);
 }
 
 // Of heads up to 128 wide of which up to 8 share keys and values; and of any.

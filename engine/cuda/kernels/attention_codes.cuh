@@ -105,13 +105,14 @@ struct KeyChunk {
             }
     }
 
-    // Another row (D) for one of the warp's tokens.
-    KESTREL_DEVICE void replace(int token, const uint8* row, int width, int chunk) {
-        for (int i = 0; i < 2; ++i)
-            for (int j = 0; j < 4; ++j) {
-                int feature = CHUNK * chunk + 64 * i + lane_index() % 4 * 16;
-                if (token == 8 * j + lane_index() / 4 && feature < width) pieces[i][j] = *(const uint4*)(row + feature);
-            }
+    // Another row (D) for one of the warp's tokens. It is loaded into whichever place is the token's: moved there from
+    // where it is loaded once, it takes twice as many instructions.
+    KESTREL_DEVICE void replace(int token, SharedPlace row, int width, int chunk) {
+        for (int i = 0; i < 2; ++i) {
+            int feature = CHUNK * chunk + 64 * i + lane_index() % 4 * 16;
+            for (int j = 0; j < 4; ++j)
+                if (token == 8 * j + lane_index() / 4 && feature < width) pieces[i][j] = load_shared16(row + feature);
+        }
     }
 
     // B of a tile of 32 features (of four) and 8 tokens (of four).
@@ -138,10 +139,10 @@ struct ValueChunk {
         }
     }
 
-    KESTREL_DEVICE void replace(int token, const uint8* row, int width, int chunk) {
+    KESTREL_DEVICE void replace(int token, SharedPlace row, int width, int chunk) {
         int feature = CHUNK * chunk + lane_index() / 4 * 16;
         for (int index = 0; index < LANE_TOKENS; ++index)
-            if (token == token_at(index) && feature < width) pieces[index] = *(const uint4*)(row + feature);
+            if (token == token_at(index) && feature < width) pieces[index] = load_shared16(row + feature);
     }
 
     // Bytes of four tokens and features the other way round: word f has feature f of all.
@@ -189,11 +190,6 @@ struct LaneScales {
             of[index + 1] = pair.y;
         }
     }
-
-    KESTREL_DEVICE void replace(int token, float scale) {
-        for (int index = 0; index < LANE_TOKENS; ++index)
-            if (token == ValueChunk::token_at(index)) of[index] = scale;
-    }
 };
 
 // --- queries ----------------------------------------------------------------------------------------------------------
@@ -201,18 +197,18 @@ struct LaneScales {
 // Parts of A, as lanes read them: [tile of 32 features][lane].
 KESTREL_DEVICE int num_feature_tiles(int width) { return (width + 63) / 64 * 2; }
 
-// A head's query (D) as pairs of bytes, by one warp; returns what a pair counts. Tile row `row` (below 8) has the pair's
-// bytes at `high` and `low`, each in the half of the tile's rows that `upper_high` and `upper_low` say.
-template <int PIECES>
+// A head's query (D) as pairs of bytes; returns what a pair counts. Tile row `row` (below 8) has the pair's bytes at
+// `high` and `low`, each in the half of the tile's rows that `upper_high` and `upper_low` say.
+template <int PIECES, int LANES>
 KESTREL_DEVICE float store_query(
-    const HeadRow<PIECES>& x, int width, int row, uint4* high, bool upper_high, uint4* low, bool upper_low
+    const HeadRow<PIECES, LANES>& x, int width, int row, uint4* high, bool upper_high, uint4* low, bool upper_low
 ) {
     float largest = x.magnitude(), scale = largest * (1.0f / LARGEST_PAIR);
     if (scale < SMALLEST_NORMAL) scale = 0.0f;
     float factor = scale > 0.0f ? LARGEST_PAIR / largest : 0.0f;
 #pragma unroll
     for (int piece = 0; piece < PIECES; ++piece) {
-        int feature = PIECE * piece + 4 * lane_index();
+        int feature = head_feature<LANES>(piece);
         if (feature >= width) continue;
         uint32 pairs[4], rounded[4];
         for (int i = 0; i < 4; ++i) {

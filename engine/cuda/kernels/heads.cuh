@@ -1,11 +1,18 @@
 // One head of a token on its way from the QKV product to attention, by one warp: norm, rotary position embedding, and
-// codes of a row of keys or values. Tokens and prompts come through here alike.
+// codes of a row of keys or values. Tokens and prompts come through here alike. Of heads up to 128 wide a warp can have
+// two, half of its LANES each, with the same bits.
 #pragma once
 
 #include "activation.cuh"
 
 static const int WIDEST_HEAD = 512;
 static const int PIECE = 4 * WARP;  // features that a warp has at once, four neighbours a lane
+
+// The first of a lane's features in a piece.
+template <int LANES>
+KESTREL_DEVICE int head_feature(int piece) {
+    return 4 * (LANES * piece + lane_index() % LANES);
+}
 
 KESTREL_DEVICE void unpack(const float4& from, float (&to)[4]) {
     to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
@@ -31,20 +38,21 @@ struct Rotation {
 
 // By what a head's features, and those with which they turn, are multiplied: weights of the norm and turns. Beyond the
 // width these are zeros. D is a multiple of 4.
-template <int PIECES>
+template <int PIECES, int LANES = WARP>
 struct HeadFactors {
     float own[PIECES][4], other[PIECES][4];
 
-    // weight (D) or null
+    // weight (D) or null. IN_FOURS: the rotation is known to be.
+    template <bool IN_FOURS = false>
     KESTREL_DEVICE void load(const float* weight, const Rotation& rotation, int width) {
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            int feature = PIECE * piece + 4 * lane_index();
+            int feature = head_feature<LANES>(piece);
             for (int i = 0; i < 4; ++i) own[piece][i] = 1.0f, other[piece][i] = 0.0f;
             if (feature >= width) continue;
             if (weight != nullptr) unpack(*(const float4*)(weight + feature), own[piece]);
             if (!rotation.turns(feature)) continue;
-            if (rotation.in_fours()) {
+            if (IN_FOURS || rotation.in_fours()) {
                 int partner = rotation.partner(feature), angle = min(feature, partner);
                 float cosines[4], sines[4];
                 unpack(*(const float4*)(rotation.cosines + angle), cosines);
@@ -89,15 +97,25 @@ struct Divisor {
     }
 };
 
-// A head (D) in a warp's registers; D is a multiple of 4.
-template <int PIECES>
+// largest / 127, rounded as divisions are where it is no denormal. A division of what may be NaN would always take the
+// long way that divisions have.
+KESTREL_DEVICE float code_scale(float largest) {
+    const float part = 1.0f / LARGEST_CODE;
+    float found = largest * part;
+    return fmaf(fmaf(-found, LARGEST_CODE, largest), part, found);
+}
+
+// A head (D) in registers; D is a multiple of 4.
+template <int PIECES, int LANES = WARP>
 struct HeadRow {
-    float of[PIECES][4];  // features PIECE * piece + 4 * lane and after; zeros beyond the width
+    static_assert(LANES == WARP || (LANES == WARP / 2 && PIECES == 2), "lanes of a head");
+
+    float of[PIECES][4];  // see `head_feature`; zeros beyond the width
 
     KESTREL_DEVICE void load(const float* x, int width) {
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            int feature = PIECE * piece + 4 * lane_index();
+            int feature = head_feature<LANES>(piece);
             float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (feature < width) four = *(const float4*)(x + feature);
             unpack(four, of[piece]);
@@ -107,20 +125,21 @@ struct HeadRow {
     KESTREL_DEVICE void store(float* to, int width) const {
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            int feature = PIECE * piece + 4 * lane_index();
+            int feature = head_feature<LANES>(piece);
             const float(&four)[4] = of[piece];
             if (feature < width) *(float4*)(to + feature) = make_float4(four[0], four[1], four[2], four[3]);
         }
     }
 
-    // Of each feature that with which it turns.
+    // Of each feature that with which it turns. IN_FOURS: as above.
+    template <bool IN_FOURS = false>
     KESTREL_DEVICE void load_partners(const float* x, const Rotation& rotation) {
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            int feature = PIECE * piece + 4 * lane_index();
+            int feature = head_feature<LANES>(piece);
             for (int i = 0; i < 4; ++i) of[piece][i] = 0.0f;
             if (!rotation.turns(feature)) continue;
-            if (rotation.in_fours()) {
+            if (IN_FOURS || rotation.in_fours()) {
                 unpack(*(const float4*)(x + rotation.partner(feature)), of[piece]);
             } else {
 #pragma unroll
@@ -132,14 +151,17 @@ struct HeadRow {
 
     // 1 / sqrt(mean of squares + eps)
     KESTREL_DEVICE float norm_factor(int width, float eps) const {
-        float squares = 0.0f;
+        float squares[2] = {};  // of half a warp's lanes: also what the other half's would have
 #pragma unroll
-        for (int piece = 0; piece < PIECES; ++piece)
-            for (int i = 0; i < 4; ++i) squares = fmaf(of[piece][i], of[piece][i], squares);
-        return rsqrtf(warp_sum(squares) * __fdividef(1.0f, (float)width) + eps);
+        for (int piece = 0; piece < PIECES; ++piece) {
+            float& sum = squares[LANES < WARP ? piece : 0];
+            for (int i = 0; i < 4; ++i) sum = fmaf(of[piece][i], of[piece][i], sum);
+        }
+        if (LANES < WARP) squares[0] += squares[1];
+        return rsqrtf(warp_sum<LANES>(squares[0]) * __fdividef(1.0f, (float)width) + eps);
     }
 
-    KESTREL_DEVICE void change(const HeadRow& partners, const HeadFactors<PIECES>& by, float factor) {
+    KESTREL_DEVICE void change(const HeadRow& partners, const HeadFactors<PIECES, LANES>& by, float factor) {
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece)
             for (int i = 0; i < 4; ++i)
@@ -154,18 +176,24 @@ struct HeadRow {
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece)
             for (int i = 0; i < 4; ++i) largest = max(largest, __float_as_uint(fabsf(of[piece][i])));
-        return finite_magnitude(warp_max_bits(largest));
+        bool upper = LANES < WARP && lane_index() >= LANES;
+        uint32 bits = warp_max_bits(upper ? 0 : largest);
+        if (LANES < WARP) {
+            uint32 of_upper = warp_max_bits(upper ? largest : 0);
+            if (upper) bits = of_upper;
+        }
+        return finite_magnitude(bits);
     }
 
     // As a row of a page (D). Returns its scale.
     KESTREL_DEVICE float store_codes(int width, uint8* row) const {
-        float scale = magnitude() / LARGEST_CODE;
+        float scale = code_scale(magnitude());
         if (scale < SMALLEST_NORMAL) scale = 0.0f;
         bool counts = scale > 0.0f;
         Divisor by(counts ? scale : 1.0f);
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            int feature = PIECE * piece + 4 * lane_index();
+            int feature = head_feature<LANES>(piece);
             uint32 codes[4];
             for (int i = 0; i < 4; ++i)
                 codes[i] = counts ? __float_as_uint(by.quotient(of[piece][i]) + ROUNDS_TO_WHOLE) : 0;

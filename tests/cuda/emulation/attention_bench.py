@@ -100,6 +100,10 @@ class AttentionBench:
         np.random.default_rng(order).shuffle(addresses)
         return Pages(addresses, size)
 
+    def fill(self, pages: Pages, byte: int) -> None:
+        for address in pages.addresses:
+            self.card.upload(address, as_bytes(torch.full((pages.page_bytes,), byte, dtype=torch.uint8)))
+
     def attend(self, rows: torch.Tensor, pages: Pages, *, first: int, room: int = 0) -> torch.Tensor:
         """(T, A * D). room: of splits, where there is more than the tokens need."""
         count = len(rows)
