@@ -122,6 +122,10 @@ class ProductFew(ctypes.Structure):
         taken=_INT,
         jobs_each=_INT,
         adds=_INT,
+        experts_known=_INT,
+        by_chains=_INT,
+        by_jobs=ctypes.c_uint32,
+        is_short=_INT,
     )
 
 

@@ -67,7 +67,7 @@ _WAITED_FOR = {
 OVERLAPPING = frozenset(THREADS) - _WAITED_FOR
 
 
-_BY_BITS = ("product_few.cu", "product_many.cu", "product_short.cu")
+_BY_BITS = ("product_one.cu", "product_few.cu", "product_many.cu", "product_short.cu")
 _OTHERS = (
     "attend_rows.cu",
     "attend_token.cu",
@@ -106,7 +106,7 @@ def units() -> list[Unit]:
         of_bits = [name for name in THREADS if name.startswith(f"product_codes{bits}_int")]
         few = [name for name in of_bits if name in _FEW_PRODUCTS]
         many = [name for name in of_bits if name not in _FEW_PRODUCTS]
-        found += [_unit(_BY_BITS[:1], few, bits), _unit(_BY_BITS[1:], many, bits)]
+        found += [_unit(_BY_BITS[:2], few, bits), _unit(_BY_BITS[2:], many, bits)]
     taken = {name for unit in found for name in unit.names}
     return [*found, _unit(_OTHERS, [name for name in THREADS if name not in taken], 0)]
 

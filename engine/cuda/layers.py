@@ -87,7 +87,7 @@ class LayerRunner:
         self._products.run(layer.qkv, Normed(self._step.hidden, layer.attention_norm), space.qkv, rows=rows)
         attended = self._products.rows_for(space.attended, spec.q_dim, [layer.output])
         self._attention_runner.run(spec, layer.qk_norm, index, geometry=geometry, shape=shape, out=attended)
-        self._products.run(layer.output, attended, self._step.hidden, rows=rows, adds=True)
+        self._products.run(layer.output, attended, self._step.hidden, rows=rows, adds=True, is_short=True)
 
     def _dense(self, layer: DeviceLayer, dense: DeviceDense, rows: int) -> None:
         space = self._space
@@ -112,7 +112,7 @@ class LayerRunner:
             gated = self._products.rows_for(space.gated, spec.intermediate_size, [experts.down])
             self._kernels.launch("swiglu", Swiglu(gate_up=space.gate_up, out=gated), grid=(taken, 1, 1))
         each = replace(chosen, rows_each=1)
-        self._products.run(experts.down, gated, space.expert_outputs, rows=taken, experts=each)
+        self._products.run(experts.down, gated, space.expert_outputs, rows=taken, experts=each, known=True)
         width = experts.down.rows
         mixture = Mixture(
             y=space.expert_outputs,

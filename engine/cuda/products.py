@@ -91,8 +91,12 @@ class ProductRunner:
         rows: int,
         adds: bool = False,
         experts: Experts | None = None,
+        known: bool = False,
+        is_short: bool = False,
     ) -> None:
-        """y (rows, N), set or added to. Plain rows are few, or of few rows' experts."""
+        """y (rows, N), set or added to. Plain rows are few, or of few rows' experts. known: which experts
+        they take has been known since before the launch before this one. is_short: see ProductFew.
+        """
         if isinstance(x, Normed) and not self._are_few(linear, rows, slots=1):
             x = self.normed(x, [linear], rows)
         first = 0
@@ -103,9 +107,10 @@ class ProductRunner:
                 assert isinstance(x, Activation)
                 self._numbers(part, x, target, rows, experts)
             elif experts is not None and not experts.tile_rows:
-                self._few(part, x, target, 1, experts=experts, takers=rows // experts.rows_each)
+                takers = rows // experts.rows_each
+                self._few(part, x, target, 1, experts=experts, takers=takers, known=known)
             elif experts is None and rows <= self._most_tokens(part, slots=1):
-                self._few(part, x, target, rows)
+                self._few(part, x, target, rows, is_short=is_short)
             else:
                 assert isinstance(x, Activation)
                 self._many(part, x, target, rows, experts)
@@ -196,6 +201,8 @@ class ProductRunner:
         experts: Experts | None = None,
         takers: int = 1,
         gated: Activation | None = None,
+        known: bool = False,
+        is_short: bool = False,
     ) -> None:
         """takers: rows of x that take matrices of their own."""
         if isinstance(x, Activation):
@@ -227,6 +234,10 @@ class ProductRunner:
             taken=taken,
             jobs_each=launch.jobs,
             adds=target.adds,
+            experts_known=known,
+            by_chains=-(-256 // part.layout.chains),
+            by_jobs=0 if launch.jobs == 1 else -(-(2**32) // launch.jobs),
+            is_short=is_short,
         )
         if gated is not None:
             product.gated = gated

@@ -1,90 +1,19 @@
-// Products of a few rows with tiles of codes: what a token is made of. Reading the weights is nearly all of the time, so
-// they are asked for before anything else, and whatever stands around a product is done where its rows are read or
-// made: the norm before it, its gates, the residual behind it.
-//
-// Up to 16 warps make a tile of 16 outputs together, each a chain of blocks, of which each lane of a row takes a stretch:
-// block after block the exact integer product, times the weight's scale, times the row's scale, added to the stretch's
-// sum. Then all stretches are added up in their order. So a row has the same bits however many there are, and the same
-// as in products of many rows.
-//
-// One multiplication of matrices has eight inputs of each of four blocks: a row of codes has one of them beside the
-// other, and of the eight columns two have the inputs that belong to a block, others zeros there. So after four of
-// them, each lane has the results of its own block: of two planes, or of two rows.
-#include "activation.cuh"
-#include "tiles.cuh"
+// Products of up to four rows with tiles of codes, and of one row with weights of any form: what product_one.cu is for a
+// token's, with the same bits. So a row has the same bits however many there are, and the same as in products of many
+// rows. Of the eight columns of a multiplication, two belong to a block: two planes, or two rows.
+#include "few_rows.cuh"
 
-static const int FEW_THREADS = 512;  // such that blocks of two launches fit on a processor: the next one's can wait there
-static const int FEW_WARPS = FEW_THREADS / WARP;
 static const int FEW_TOKENS = 4;
-static const int FEW_ROUNDS = 2;     // whose sums there is room for: so far some warps may be ahead of others
-static const int MOST_TAKEN = 64;    // experts
-
-// Where rows come from. Either they are in 8 bits already, or they are numbers, with a norm or without.
-struct FewRows {
-    Activation codes;     // their codes; null where there are none yet
-    const float* values;  // (T, K) where there are none
-    const float* norm;    // (K,), or null
-    float eps;
-    int32 padding;
-};
-
-struct ProductFew {
-    Tiles weights;         // of all experts
-    const float* bias;     // (N,) or null
-    FewRows x;
-    float* y;              // (T, stride): set, or added to
-    Activation gated;      // (T, N / 2): where products are gates with their ups, what comes of these
-    const int32* experts;  // (T, k), which matrices each row takes; null: there is one
-    int64 stride;          // of y
-    int32 tokens;          // T, at most 4; with experts 1, and each has blocks of its own
-    int32 taken;           // k; 1 where there are no experts. Row k t + i of y is of row t and its expert i
-    int32 jobs_each;       // of one matrix: how many times the tiles that a group makes at a time
-    int32 adds;
-};
-
-// Rows in shared memory, up to whole chains of blocks. Planes lie in different banks.
-template <int PLANES>
-struct SharedRows {
-    uint8* codes;   // (T, planes, blocks, 32), each block as in an Activation
-    float* scales;  // (T, blocks)
-    float* sums;    // (T, blocks)
-    int blocks, tokens, stride;
-
-    KESTREL_DEVICE SharedRows(unsigned char* memory, const Tiles& weights, int num_tokens) {
-        blocks = weights.num_stages() * STRETCHES;
-        stride = (blocks / 4 * 4 + 5) * WARP;  // one block more than a multiple of 128 bytes
-        tokens = num_tokens;
-        codes = memory;
-        scales = (float*)(codes + tokens * PLANES * stride);
-        sums = scales + tokens * blocks;
-    }
-
-    KESTREL_DEVICE uint8* plane(int token, int index) const { return codes + (token * PLANES + index) * stride; }
-    KESTREL_DEVICE float* end() const { return sums + tokens * blocks; }
-};
-
-// Weights on their way: each warp has a ring of stages. Lanes ask for what lies side by side in memory, and find what is
-// theirs somewhere else.
-template <int BITS>
-struct Ring {
-    static const int CODE_BYTES = 4 * BlockWords<BITS>::PIECES / 2 * UNIT_BYTES;
-    static const int SCALE_BYTES = STRETCHES * TILE * 2;
-    static const int STAGE_BYTES = CODE_BYTES + SCALE_BYTES;
-    static const int COUNT = (ROOMY ? 16 : 8) / BITS;
-    static const int BYTES = FEW_WARPS * COUNT * STAGE_BYTES;
-};
 
 // The next stage that is asked for: `slot` of those tiles that a group makes at a time for a job.
 struct Cursor {
     int job, slot, stage;
 };
 
-// ONE: of one token, with a narrow scale for each block and no offsets, which is what nearly all products are.
-template <int BITS, int PLANES, bool ONE, bool GATES, int SLOTS>
+template <int BITS, int PLANES, bool GATES, int SLOTS>
 struct FewProduct {
     // Two columns belong to a block: its planes of one token, or two tokens.
     static const int AT_ONCE = PLANES == 2 ? 1 : 2;
-    static const int MOST = ONE ? 1 : FEW_TOKENS;
 
     const ProductFew& args;
     const int* chosen;  // experts of this row
@@ -94,7 +23,7 @@ struct FewProduct {
     bool plain;
     Cursor asked;
     const uint8 *codes, *scales;  // where it is
-    float sums[2][MOST];          // of rows r and r + 8
+    float sums[2][FEW_TOKENS];    // of rows r and r + 8
 
     KESTREL_DEVICE FewProduct(const ProductFew& arguments, const int* experts) : args(arguments), chosen(experts) {
         const Tiles& weights = args.weights;
@@ -103,12 +32,12 @@ struct FewProduct {
         asks_at = shared_place(ring), reads_at = piece_of(q, r) * 16;
         groups = FEW_WARPS / weights.chains;
         group = warp_index() / weights.chains, chain = warp_index() - group * weights.chains;
-        plain = ONE || (weights.narrow_scales && weights.blocks_a_scale == 1 && weights.offsets == nullptr);
+        plain = weights.narrow_scales && weights.blocks_a_scale == 1 && weights.offsets == nullptr;
         step = gridDim.x * groups;
         jobs = args.jobs_each * args.taken;
     }
 
-    KESTREL_DEVICE int num_tokens() const { return ONE ? 1 : args.tokens; }
+    KESTREL_DEVICE int num_tokens() const { return args.tokens; }
     KESTREL_DEVICE int first_job() const { return group < groups ? group * gridDim.x + blockIdx.x : jobs; }
     KESTREL_DEVICE int taken_of(int job) const { return chosen == nullptr ? 0 : job / args.jobs_each; }
 
@@ -157,7 +86,7 @@ struct FewProduct {
     }
 
     KESTREL_DEVICE void clear() {
-        for (int t = 0; t < MOST; ++t) sums[0][t] = sums[1][t] = 0.0f;
+        for (int t = 0; t < FEW_TOKENS; ++t) sums[0][t] = sums[1][t] = 0.0f;
     }
 
     // `first_scale`: of the tile, where scales have to be looked up.
@@ -177,18 +106,18 @@ struct FewProduct {
             place = first_scale + weights.scale_place(min(block, weights.num_blocks() - 1), r);
             for (int i = 0; i < 2; ++i) by[i] = scale_at(weights.scales, weights.narrow_scales, place + i);
         }
-        for (int first = 0; first < MOST; first += AT_ONCE) {
+        for (int first = 0; first < FEW_TOKENS; first += AT_ONCE) {
             if (first > 0 && first >= args.tokens) break;
             int32 c[4] = {0, 0, 0, 0};
             multiply(words, block, first, rows, c);
-            for (int t = 0; t < AT_ONCE && first + t < MOST; ++t) {
+            for (int t = 0; t < AT_ONCE && first + t < FEW_TOKENS; ++t) {
                 int of_row = min(first + t, num_tokens() - 1) * rows.blocks + block;
                 float scale = rows.scales[of_row];
                 for (int i = 0; i < 2; ++i) {
                     int32 dot = PLANES == 2 ? c[2 * i] * LOW_STEPS + c[2 * i + 1] : c[2 * i + t];
                     float& sum = sums[i][first + t];
                     sum = fmaf((float)dot * by[i], scale, sum);
-                    if (ONE || weights.offsets == nullptr) continue;
+                    if (weights.offsets == nullptr) continue;
                     float offset = scale_at(weights.offsets, weights.narrow_scales, place + i) * scale;
                     sum = fmaf(rows.sums[of_row] * (float)BlockWords<BITS>::ONE, offset, sum);
                 }
@@ -215,7 +144,7 @@ struct FewProduct {
 
     // The stretches' sums of a tile.
     KESTREL_DEVICE void keep(float* parts, int slot) const {
-        for (int t = 0; t < MOST; ++t) {
+        for (int t = 0; t < FEW_TOKENS; ++t) {
             if (t >= num_tokens()) break;
             float* to = parts + (((chain * STRETCHES + q) * num_tokens() + t) * SLOTS + slot) * TILE;
             to[r] = sums[0][t];
@@ -240,99 +169,21 @@ struct FewProduct {
     }
 };
 
-// Rows that are codes already, as they are. All of a round is asked for before any of it is written.
-template <int PLANES>
-KESTREL_DEVICE void share_codes(const Activation& x, int64 first_row, const SharedRows<PLANES>& to) {
-    int width = x.width, blocks = width / WARP;
-    for (int token = 0; token < to.tokens; ++token) {
-        int64 row = first_row + token;
-        const uint4* high = (const uint4*)(x.high + row * width);
-        const uint4* low = (const uint4*)(x.low + row * width);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < width / 16; i += FEW_THREADS) {
-            bool has_scale = i < blocks;
-            uint4 first = high[i], second = PLANES == 2 ? low[i] : first;
-            float scale = has_scale ? x.scales[row * blocks + i] : 0.0f;
-            float sum = has_scale && x.sums != nullptr ? x.sums[row * blocks + i] : 0.0f;
-            ((uint4*)to.plane(token, 0))[i] = first;
-            if (PLANES == 2) ((uint4*)to.plane(token, 1))[i] = second;
-            if (has_scale) to.scales[token * to.blocks + i] = scale, to.sums[token * to.blocks + i] = sum;
-        }
-    }
-}
-
-// Rows that are numbers, behind their norm where there is one: `norm` are this thread's first eight of it.
-template <int PLANES>
-KESTREL_DEVICE void share_values(const FewRows& x, const float* norm, int64 first_row, const SharedRows<PLANES>& to) {
-    __shared__ float chunk_sums[MOST_ROW_CHUNKS];
-    int width = x.codes.width, column = 8 * threadIdx.x;
-    for (int token = 0; token < to.tokens; ++token) {
-        const float* row = x.values + (first_row + token) * width;
-        float first[8], values[8], factor = 1.0f;
-        whole_eight(row, column, width, first);
-        if (x.norm != nullptr) {
-            float sum = sum_of_squares(first);
-            if (lane_index() == 0 && column < width) chunk_sums[warp_index()] = sum;
-#pragma unroll 1
-            for (int i = column + 8 * FEW_THREADS; i - 8 * lane_index() < width; i += 8 * FEW_THREADS) {
-                whole_eight(row, i, width, values);
-                sum = sum_of_squares(values);
-                if (lane_index() == 0) chunk_sums[i / ROW_CHUNK] = sum;
-            }
-            __syncthreads();
-            factor = norm_factor(chunk_sums, width, x.eps);
-            __syncthreads();  // before the next row's are written
-        }
-#pragma unroll 1
-        for (int i = column; i - 8 * lane_index() < width; i += 8 * FEW_THREADS) {
-            float weights[8];
-            for (int j = 0; j < 8; ++j) values[j] = first[j], weights[j] = norm[j];
-            if (i != column) {
-                whole_eight(row, i, width, values);
-                if (x.norm != nullptr) whole_eight(x.norm, i, width, weights);
-            }
-            if (x.norm != nullptr)
-                for (int j = 0; j < 8; ++j) values[j] = values[j] * factor * weights[j];
-            EightCodes codes(values, PLANES == 2);
-            if (i >= width) continue;
-            int word = i / WARP * 8 + EightCodes::first_word(lane_index());
-            for (int half = 0; half < 2; ++half) {
-                ((uint32*)to.plane(token, 0))[word + 2 * half] = codes.high[half];
-                if (PLANES == 2) ((uint32*)to.plane(token, 1))[word + 2 * half] = codes.low[half];
-            }
-            if (i % WARP != 0) continue;
-            to.scales[token * to.blocks + i / WARP] = codes.scale;
-            to.sums[token * to.blocks + i / WARP] = (float)codes.sum;
-        }
-    }
-}
-
-// What lies beyond a row's last block, up to whole chains: weights are zeros there, so any codes will do, but nothing
-// that is no number.
-template <int PLANES>
-KESTREL_DEVICE void share_padding(int num_blocks, const SharedRows<PLANES>& to) {
-    int missing = to.blocks - num_blocks;
-    for (int i = threadIdx.x; i < to.tokens * missing; i += FEW_THREADS) {
-        int at = i / missing * to.blocks + num_blocks + i % missing;
-        to.scales[at] = to.sums[at] = 0.0f;
-    }
-}
-
 // blockIdx.y is the row where there are experts. A group of warps makes SLOTS tiles for a job: of gates with their ups,
 // half of them are gates.
-template <int BITS, int PLANES, bool ONE, bool GATES, int SLOTS>
+template <int BITS, int PLANES, bool GATES, int SLOTS>
 KESTREL_DEVICE void product_few(const ProductFew& args) {
     __shared__ int chosen[MOST_TAKEN];
     __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its chains' sums are kept, and outputs made
     if (threadIdx.x < 2 * FEW_WARPS * FEW_ROUNDS)
         open_gate((Gate*)gates + threadIdx.x, threadIdx.x / FEW_ROUNDS % 2 == 0 ? args.weights.chains : 1);
     bool has_experts = args.experts != nullptr;
-    FewProduct<BITS, PLANES, ONE, GATES, SLOTS> product(args, has_experts ? chosen : nullptr);
+    FewProduct<BITS, PLANES, GATES, SLOTS> product(args, has_experts ? chosen : nullptr);
     const int ring = Ring<BITS>::COUNT;
     int first_row = has_experts ? blockIdx.y : 0, tokens = product.num_tokens();
     if (!has_experts) product.begin();
-    float norm[8];
-    if (args.x.norm != nullptr) whole_eight(args.x.norm, 8 * threadIdx.x, args.x.codes.width, norm);
+    RowPart norm;
+    norm.load_norm(args.x);
     SharedRows<PLANES> rows(dynamic_shared() + Ring<BITS>::BYTES, args.weights, tokens);
     share_padding<PLANES>(args.weights.num_blocks(), rows);
     wait_for_previous();
@@ -341,10 +192,7 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
         __syncthreads();
         product.begin();
     }
-    if (args.x.codes.high != nullptr)
-        share_codes<PLANES>(args.x.codes, first_row, rows);
-    else
-        share_values<PLANES>(args.x, norm, first_row, rows);
+    share_rows<PLANES, true>(args.x, norm, first_row, rows);
     __syncthreads();
     let_next_start();  // not before: what the next one asks for would be in the way of these rows
 
@@ -363,7 +211,7 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
         if (!GATES && args.adds && lane < TILE && in_expert * TILE + lane < args.weights.rows)
             before = args.y[row * args.stride + in_expert * TILE + lane];
         for (int slot = 0; slot < SLOTS; ++slot) {
-            int64 scales = ONE ? 0 : product.tile_of(job, slot) * args.weights.tile_scales();
+            int64 scales = product.tile_of(job, slot) * args.weights.tile_scales();
             product.clear();
             for (int stage = 0; stage < args.weights.stretch; ++stage) {
                 wait_copies<ring - 1>();
@@ -407,24 +255,18 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
     }
 }
 
-#define PRODUCT_FEW(name, bits, planes, one)                                                                     \
-    KESTREL_KERNEL_SHARING(name, FEW_THREADS, 2, ProductFew) { product_few<bits, planes, one, false, 1>(args); }   \
-    KESTREL_KERNEL_SHARING(name##_gated, FEW_THREADS, 2, ProductFew) {                                             \
-        product_few<bits, planes, one, true, 4>(args);                                                           \
-    }                                                                                                            \
-    KESTREL_KERNEL_SHARING(name##_gated_values, FEW_THREADS, 2, ProductFew) {                                      \
-        product_few<bits, planes, one, true, 2>(args);                                                           \
+#define PRODUCT_FEW(name, bits, planes)                                                                               \
+    KESTREL_KERNEL_SHARING(name, FEW_THREADS, 2, ProductFew) { product_few<bits, planes, false, 1>(args); }           \
+    KESTREL_KERNEL_SHARING(name##_gated, FEW_THREADS, 2, ProductFew) { product_few<bits, planes, true, 4>(args); }    \
+    KESTREL_KERNEL_SHARING(name##_gated_values, FEW_THREADS, 2, ProductFew) {                                         \
+        product_few<bits, planes, true, 2>(args);                                                                     \
     }
 
 #if ONLY_BITS != 4
-PRODUCT_FEW(product_codes8_int8_one, 8, 1, true)
-PRODUCT_FEW(product_codes8_int8x2_one, 8, 2, true)
-PRODUCT_FEW(product_codes8_int8_few, 8, 1, false)
-PRODUCT_FEW(product_codes8_int8x2_few, 8, 2, false)
+PRODUCT_FEW(product_codes8_int8_few, 8, 1)
+PRODUCT_FEW(product_codes8_int8x2_few, 8, 2)
 #endif
 #if ONLY_BITS != 8
-PRODUCT_FEW(product_codes4_int8_one, 4, 1, true)
-PRODUCT_FEW(product_codes4_int8x2_one, 4, 2, true)
-PRODUCT_FEW(product_codes4_int8_few, 4, 1, false)
-PRODUCT_FEW(product_codes4_int8x2_few, 4, 2, false)
+PRODUCT_FEW(product_codes4_int8_few, 4, 1)
+PRODUCT_FEW(product_codes4_int8x2_few, 4, 2)
 #endif

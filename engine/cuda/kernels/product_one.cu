@@ -1,0 +1,147 @@
+// Products of one row with tiles of codes: what a token is made of. Reading the weights is nearly all of the time, so
+// they are asked for before anything else, and whatever stands around a product is done where its row is read or made:
+// the norm before it, its gates, the residual behind it. For weights of other forms, and for a few rows at once, there
+// is product_few.cu, which comes to the same bits.
+#include "one_row.cuh"
+
+// What a lane makes of a tile, where there are no gates.
+struct Output {
+    int n;       // of the matrix
+    bool there;  // whether there is one
+    float* y;
+
+    KESTREL_DEVICE Output(const ProductFew& args, int taken, int token, int job) {
+        n = (job - taken * args.jobs_each) * TILE + lane_index();
+        there = lane_index() < TILE && n < args.weights.rows;
+        y = args.y + ((int64)token * args.taken + taken) * args.stride + n;
+    }
+};
+
+// blockIdx.y is the row where there are experts. A group of warps makes SLOTS tiles for a job: of gates with their ups,
+// half of them are gates.
+template <int BITS, int PLANES, bool GATES, int SLOTS>
+KESTREL_DEVICE void product_one(const ProductFew& args) {
+    using Stage = Ring<BITS>;
+    __shared__ int chosen[MOST_TAKEN];
+    __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its chains' sums are kept, and outputs made
+    const Tiles& weights = args.weights;
+    int lane = lane_index(), warp = warp_index(), chains = weights.chains, groups = FEW_WARPS * args.by_chains >> 8;
+    int group = warp * args.by_chains >> 8, chain = warp - group * chains, token = blockIdx.y;
+    bool has_experts = args.experts != nullptr;
+    int end = args.jobs_each * args.taken, step = groups * gridDim.x;
+    int first_job = group < groups ? group * gridDim.x + blockIdx.x : end;
+    Asking<BITS, GATES, SLOTS> asking(args, has_experts ? chosen : nullptr, chain, first_job, step, end);
+    SharedPlace ring = shared_place(dynamic_shared()) + warp * (Stage::COUNT * Stage::STAGE_BYTES);
+    SharedPlace asks_at = kept(ring + lane * 16);
+    SharedRows<PLANES> rows(dynamic_shared() + Stage::BYTES, weights, 1);
+    bool row_first = false;  // what is asked for behind it would be in its way
+    if (has_experts) {
+        if (!args.experts_known) {
+            wait_for_previous();
+            row_first = args.x.codes.high != nullptr && weights.columns % (4 * WARP) == 0;
+            if (row_first) copy_codes<PLANES>(args.x.codes, token, rows);
+        }
+        if (threadIdx.x < args.taken) chosen[threadIdx.x] = args.experts[token * args.taken + threadIdx.x];
+        __syncthreads();
+    }
+#pragma unroll 1
+    for (int i = 0; i < Stage::COUNT; ++i) asking.ask(asks_at + i * Stage::STAGE_BYTES);
+    if (lane < 2 * FEW_ROUNDS && chain == 0 && group < groups)
+        open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? chains : 1);
+    RowPart norm;
+    norm.load_norm(args.x);
+    share_padding<PLANES>(weights.num_blocks(), rows);
+    const int outputs = SLOTS * TILE;
+    int round_parts = chains * STRETCHES * outputs;
+    float* parts = rows.end() + group * FEW_ROUNDS * round_parts;
+    int r = lane / 4, q = lane % 4, place = 0, round = 0, maker = 0;
+    SharedPlace words_at = kept(ring + piece_of(q, r) * 16);
+    SharedPlace scales_at = kept(ring + Stage::CODE_BYTES + (LANE_ROWS * q + r) * 4);
+    LaneInputs<PLANES> inputs(rows, weights, chain);
+    // It takes longer to begin than the row takes to be there: so what it asks for isn't in the way. But then that takes
+    // until the end of a short launch, and puts it off.
+    if (args.is_short) let_next_start();
+    wait_for_previous();
+    if (!args.is_short) let_next_start();
+    if (row_first)
+        wait_copies<Stage::COUNT>();
+    else
+        share_rows<PLANES, false>(args.x, norm, has_experts ? token : 0, rows);
+    __syncthreads();
+
+    // One warp of a group makes a round's outputs, another one in each round, while the others go on.
+    for (int job = first_job; job < end; job += step, ++round) {
+        int turn = round % FEW_ROUNDS;
+        Gate *kept_gate = &gates[group][0][turn], *made = &gates[group][1][turn];
+        float* here = parts + turn * round_parts;
+        float before = 0.0f;  // asked for early, by whoever may need it
+        if (!GATES && args.adds) {
+            Output output(args, asking.taken_of(job), token, job);
+            if (output.there) before = *output.y;
+        }
+#pragma unroll 1
+        for (int slot = 0; slot < SLOTS; ++slot) {
+            StretchSums<BITS, PLANES> sums = {0.0f, 0.0f};
+#pragma unroll 1
+            for (int stage = 0; stage < weights.stretch; ++stage) {
+                wait_copies<Stage::COUNT - 1>();
+                __syncwarp();
+                sums.add(words_at + place, scales_at + place, inputs);
+                inputs.move(1);
+                __syncwarp();
+                asking.ask(asks_at + place);
+                place = place == (Stage::COUNT - 1) * Stage::STAGE_BYTES ? 0 : place + Stage::STAGE_BYTES;
+            }
+            inputs.move(-weights.stretch);
+            if (slot == 0 && round >= FEW_ROUNDS) wait_at(made, round / FEW_ROUNDS - 1);
+            float* to = here + (chain * STRETCHES + q) * outputs + slot * TILE + r;
+            to[0] = sums.of[0], to[LANE_ROWS] = sums.of[1];
+        }
+        __syncwarp();
+        if (lane == 0) arrive(kept_gate);
+        bool makes = chain == maker;
+        maker = maker + 1 == chains ? 0 : maker + 1;
+        if (!makes) continue;
+        wait_at(kept_gate, round / FEW_ROUNDS);
+        int taken = asking.taken_of(job);
+        if (GATES) {
+            const int half = outputs / 2;  // gates; a lane makes one
+            int column = (job - taken * args.jobs_each) * half + lane;
+            int64 row = (int64)token * args.taken + taken;
+            float value = 0.0f;
+            if (lane < half) {
+                float both[2];
+                totals<BITS, 2>(both, here + lane, half, outputs, chains * STRETCHES);
+                value = gated(both[0], both[1]);
+            }
+            if (SLOTS == 4)
+                store_activation(args.gated, row, column, value);
+            else if (lane < half)
+                args.gated.values[row * args.gated.width + column] = value;
+        } else {
+            Output output(args, taken, token, job);
+            if (output.there) {
+                float sum[1];
+                totals<BITS, 1>(sum, here + lane, 0, outputs, chains * STRETCHES);
+                if (args.bias != nullptr) sum[0] += args.bias[output.n];
+                *output.y = args.adds ? before + sum[0] : sum[0];
+            }
+        }
+        __syncwarp();
+        if (lane == 0) arrive(made);
+    }
+}
+
+#define PRODUCT_ONE(name, bits, planes)                                                                                  \
+    KESTREL_KERNEL_SHARING(name, FEW_THREADS, 2, ProductFew) { product_one<bits, planes, false, 1>(args); }              \
+    KESTREL_KERNEL_SHARING(name##_gated, FEW_THREADS, 2, ProductFew) { product_one<bits, planes, true, 4>(args); }       \
+    KESTREL_KERNEL_SHARING(name##_gated_values, FEW_THREADS, 2, ProductFew) { product_one<bits, planes, true, 2>(args); }
+
+#if ONLY_BITS != 4
+PRODUCT_ONE(product_codes8_int8_one, 8, 1)
+PRODUCT_ONE(product_codes8_int8x2_one, 8, 2)
+#endif
+#if ONLY_BITS != 8
+PRODUCT_ONE(product_codes4_int8_one, 4, 1)
+PRODUCT_ONE(product_codes4_int8x2_one, 4, 2)
+#endif
