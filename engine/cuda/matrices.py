@@ -13,7 +13,7 @@ from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda import arguments
 from engine.cuda.driver import NOWHERE, Address, CardDriver, as_bytes
 from engine.cuda.kernel_set import KernelSet
-from engine.cuda.tile_layout import MOST_CHAINS, TILE, TileLayout
+from engine.cuda.tile_layout import MOST_CHAINS, TILE, TileLayout, most_chains
 from engine.errors import UnsupportedModelError
 from engine.weights.strips import BLOCK, Strip, scales_fit
 
@@ -221,9 +221,9 @@ def _lay_strips(source: DeviceMatrix, target: DeviceMatrix, count: int, kernels:
         kernels.launch(name, relay, grid=(-(-threads // _RELAY_THREADS), count, 1))
 
 
-def linear_image(matrices: Sequence[Matrix], *, most_chains: int = MOST_CHAINS) -> LinearImage:
-    """Of one matrix, or of those of all experts, which have no bias. most_chains: see `TileLayout`. Raises
-    UnsupportedModelError.
+def linear_image(matrices: Sequence[Matrix], *, chains: int | None = None) -> LinearImage:
+    """Of one matrix, or of those of all experts, which have no bias. chains: that a row may be cut into;
+    None: as `most_chains` says. Raises UnsupportedModelError.
     """
     first = matrices[0]
     assert isinstance(first, Joined | StripMatrix | Dense | Widened)
@@ -231,7 +231,7 @@ def linear_image(matrices: Sequence[Matrix], *, most_chains: int = MOST_CHAINS) 
     assert bias is None or len(matrices) == 1
     members = [list(each.members) if isinstance(each, Joined) else [each] for each in matrices]
     raw, laid = _Layout(), _Layout()
-    parts = tuple(_stack(stacks, raw, laid, most_chains) for stacks in _joined(members))
+    parts = tuple(_stack(stacks, raw, laid, chains) for stacks in _joined(members))
     places = (NOWHERE, NOWHERE)
     if bias is not None:
         places = raw.add([bias], bias.dtype), laid.room(bias.nbytes)
@@ -255,11 +255,11 @@ def _are_one(matrices: Sequence[Matrix]) -> bool:
     return whole and len(strips) == len(matrices) and len({(e.bits, e.group) for e in strips}) == 1
 
 
-def _stack(stacks: list[list[Matrix]], raw: _Layout, laid: _Layout, most_chains: int) -> _Part:
+def _stack(stacks: list[list[Matrix]], raw: _Layout, laid: _Layout, chains: int | None) -> _Part:
     flat = [each for stack in stacks for each in stack]
     strips = [each.strip for each in flat if isinstance(each, StripMatrix)]
     if len(strips) == len(flat):
-        return _strips(strips, len(stacks), raw, laid, most_chains)
+        return _strips(strips, len(stacks), raw, laid, chains)
     numbers = [each.weight for each in flat if isinstance(each, Dense | Widened)]
     if len(numbers) != len(flat) or len({(each.dtype, each.shape) for each in numbers}) > 1:
         raise _mixed_experts()
@@ -277,7 +277,7 @@ def _mixed_experts() -> UnsupportedModelError:
     )
 
 
-def _strips(strips: Sequence[Strip], count: int, raw: _Layout, laid: _Layout, most_chains: int) -> _Part:
+def _strips(strips: Sequence[Strip], count: int, raw: _Layout, laid: _Layout, chains: int | None) -> _Part:
     """count: of matrices, each of the same number of strips below one another."""
     first, each_has = strips[0], len(strips) // count
     rows = [sum(e.rows for e in strips[at : at + each_has]) for at in range(0, len(strips), each_has)]
@@ -299,7 +299,7 @@ def _strips(strips: Sequence[Strip], count: int, raw: _Layout, laid: _Layout, mo
         offsets=offsets,
         blocks_a_scale=first.group // BLOCK,
         narrow_scales=narrow,
-        most_chains=most_chains,
+        most_chains=most_chains(rows[0], count) if chains is None else chains,
     )
     layout = matrix.layout
     scale_bytes = count * layout.num_scales * dtype.itemsize

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.cuda.tile_layout import TILE, TileLayout
+from engine.cuda.tile_layout import TILE, TileLayout, most_chains
 from engine.models.spec import AttentionSpec, LayerSpec, ModelSpec, MoeSpec, Parameter
 from engine.weights.gguf_strips import STRIP_FORMS
 from engine.weights.packing import (
@@ -157,7 +157,7 @@ def _parts(rows: Sequence[int]) -> list[int]:
 def _add_strips(
     strip: StoredStrip, rows: int, columns: int, count: int, stays: _Buffer, comes: _Buffer
 ) -> None:
-    layout = TileLayout(strip.bits, rows, columns, strip.group)
+    layout = TileLayout(strip.bits, rows, columns, strip.group, most_chains(rows, count))
     kinds = 2 if strip.offsets else 1
     comes.add(count * rows * columns * strip.bits // 8)
     stays.add(count * layout.code_bytes)

@@ -8,8 +8,22 @@ from engine.weights.strips import BLOCK
 
 TILE = 16  # rows
 STRETCHES = 4  # of a chain
-MOST_CHAINS = 4  # of a row: one a warp. More are there sooner, and then there is more to add up
+MOST_CHAINS = 16  # of a row: one a warp
 _STAGE_BYTES = {4: 1024, 8: 2048}  # by bits: a block of each stretch
+
+
+_FEW_TILES, _MORE_TILES = 132, 264  # one or two for each processor of a large card
+
+
+def most_chains(rows: int, matrices: int) -> int:
+    """Into how many a row of (N, K) is cut, where there are so many matrices, one an expert. With more of
+    them a row is there sooner, and then there is more to add up: so there are as many as give all warps of a
+    large card something to do. Of experts several are read at a time.
+    """
+    tiles = -(-rows // TILE)
+    if matrices > 1 or tiles > _MORE_TILES:
+        return 4
+    return 16 if tiles <= _FEW_TILES else 8
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from workbench import Workbench, strip_of
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.matrices import DeviceLinear, linear_image
 from engine.cuda.memory import Use
-from engine.cuda.tile_layout import MOST_CHAINS
+from engine.cuda.tile_layout import most_chains
 from engine.weights.strips import Strip
 
 
@@ -100,7 +100,7 @@ def test_each_code_and_scale_has_its_place_and_around_them_are_zeros(
     strips = [strip_of(rows, columns, bits=bits, seed=seed) for seed in range(count)]
     linear = workbench.linear(*map(StripMatrix, strips))
     assert linear.parts[0].narrow_scales
-    check(workbench, linear, strips, MOST_CHAINS)
+    check(workbench, linear, strips, most_chains(strips[0].rows, len(strips)))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -113,18 +113,18 @@ def test_so_have_scales_and_offsets_of_any_kind(
     strips = [strip_of(21, columns, bits=bits, seed=seed, **more) for seed in (1, 2)]
     linear = workbench.linear(*map(StripMatrix, strips))
     assert linear.parts[0].narrow_scales == narrow
-    check(workbench, linear, strips, MOST_CHAINS)
+    check(workbench, linear, strips, most_chains(strips[0].rows, len(strips)))
 
 
-@pytest.mark.parametrize("most_chains", [1, 2, 5])
+@pytest.mark.parametrize("chains", [1, 2, 5])
 @pytest.mark.parametrize("columns", [96, 1056])
 def test_rows_are_cut_into_no_more_chains_than_they_may(
-    columns: int, most_chains: int, workbench: Workbench
+    columns: int, chains: int, workbench: Workbench
 ) -> None:
     strip = strip_of(21, columns, bits=4)
-    image = linear_image([StripMatrix(strip)], most_chains=most_chains)
+    image = linear_image([StripMatrix(strip)], chains=chains)
     raw, laid = (workbench.memory.allocate(each, Use.WEIGHTS) for each in (image.raw_bytes, image.num_bytes))
     image.send(raw, workbench.card.upload)
     linear = image.lay(raw, laid, workbench.kernels, workbench.card)
     assert linear == image.at(laid)
-    check(workbench, linear, [strip], most_chains)
+    check(workbench, linear, [strip], chains)
