@@ -204,7 +204,7 @@ def test_a_model_larger_than_the_budget_runs_a_few_layers_at_a_time_and_says_so(
     assert answer(looks_up, ids).token_ids == answer(whole, ids).token_ids
     last = looks_up.metrics().last_answer
     assert last is not None
-    assert last.h2d_per_token == 1.0, "the row that the computer looked up"
+    assert last.token_work.h2d_per_token == 1.0, "the row that the computer looked up"
     engine = load(weights="q8", vram_budget=budget - embedding.num_bytes)
     [notice] = [notice for notice in engine.summary.notices if notice.code.startswith("window")]
     assert notice.code == "window-on"

@@ -52,13 +52,13 @@ def test_a_decoded_token_takes_no_copy_to_the_card_and_one_from_it(load: Load, c
     engine = load(weights="q8")
     card.counts = Counts()
     last = answer(engine, list(range(20)))
-    assert (last.h2d_per_token, last.d2h_per_token) == (0.0, 1.0)
+    assert (last.token_work.h2d_per_token, last.token_work.d2h_per_token) == (0.0, 1.0)
     assert last.decode.tokens == 5
     assert card.counts.uploads == 2, "settings of the answer, and the prompt"
     assert (card.counts.waits, card.counts.downloads) == (6, 0), "a token each, and no logits"
     again = answer(engine, list(range(30, 50)))
-    assert again.launches_per_token >= 1.0
-    assert again.launches_per_token.is_integer(), "every token takes the same"
+    assert again.token_work.launches_per_token >= 1.0
+    assert again.token_work.launches_per_token.is_integer(), "every token takes the same"
 
 
 def test_what_a_longer_context_brings_to_the_card_in_mid_answer_shows(
@@ -66,7 +66,7 @@ def test_what_a_longer_context_brings_to_the_card_in_mid_answer_shows(
 ) -> None:
     monkeypatch.setattr("engine.cuda.rope_tables.FIRST_POSITIONS", 22)
     last = answer(load(weights="q8"), list(range(20)))
-    assert last.h2d_per_token > 0.0
+    assert last.token_work.h2d_per_token > 0.0
 
 
 def test_memory_by_kind_adds_up_to_what_the_card_has_taken(load: Load, card: EmulatedCard) -> None:
