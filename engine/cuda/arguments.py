@@ -192,6 +192,10 @@ class CodeAttention(ctypes.Structure):
     )
 
 
+class ShortAttention(ctypes.Structure):
+    _fields_ = _fields(all=CodeAttention, tiles=_INT, first_pair=_INT, pairs=_INT, splits=_INT)
+
+
 class Route(ctypes.Structure):
     _fields_ = _fields(
         logits=_POINTER,

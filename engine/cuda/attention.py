@@ -1,7 +1,9 @@
 """Attention of one step's rows, as launches: from the QKV product's rows to what the output product reads.
 
 Over 8-bit pages a single token is one launch. Many are two, of which the first writes keys and values and the
-second goes through the same splits with the same sums, so that a token has the same bits either way. Heads
+second goes through the same splits with the same sums, so that a token has the same bits either way. Behind a
+long conversation a few would keep few of the card's processors busy with that, so there splits are gone
+through all at once (`kernels/attend_short.cu`), and put together by another launch. Heads
 whose width tensor cores can't take or of which an odd part turns, and pages of float32, have slower kernels:
 `kernels/attention.cu`.
 """
@@ -10,7 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cuda.arguments import Activation, Attention, CodeAttention, PageLayout, Rotary
+from engine.cuda.arguments import (
+    Activation,
+    Attention,
+    CodeAttention,
+    PageLayout,
+    Rotary,
+    ShortAttention,
+)
 from engine.cuda.driver import Address
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.rope_tables import RopeTables
@@ -19,9 +28,12 @@ from engine.cuda.workspace import SPLIT, Workspace
 from engine.kv_geometry import KvGeometry
 from engine.models.spec import AttentionSpec
 
-# As in kernels/attend_rows.cu.
+# As in kernels/attend_rows.cuh and attend_short.cu.
 _BLOCK_ROWS = 32  # tokens times heads that share keys
 _ROWS_SHARED_BYTES = 53248
+_SHORT_RESIDENT = 2  # blocks of a processor at once
+_JOIN_ROWS = 8  # of a block
+_CHUNK = 128  # features
 _QUERY_BYTES = 64  # of shared memory, for each feature
 _TOKEN_WIDTHS = (128, 512)  # of heads, up to which there are kernels
 _TOKEN_GROUP = 8  # heads that share keys, up to which the first of these goes
@@ -45,6 +57,15 @@ class StepShape:
 def splits_for(length: int) -> int:
     """How many splits the first `length` tokens are in."""
     return -(-length // SPLIT)
+
+
+def splits_at_once(spec: AttentionSpec, shape: StepShape) -> int:
+    """How many splits the rows of one block see, at most."""
+    if not spec.window:
+        return shape.splits
+    group = spec.num_heads // spec.num_kv_heads
+    tokens = min(shape.rows, (_BLOCK_ROWS - 2) // group + 2)  # the first and the last one not with all heads
+    return min(shape.splits, (spec.window + tokens - 1 + SPLIT - 2) // SPLIT + 1)
 
 
 def _suits_tensor_cores(spec: AttentionSpec) -> bool:
@@ -111,12 +132,39 @@ class AttentionRunner:
         self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
     ) -> None:
         width = next(width for width in _ROWS_WIDTHS if spec.head_dim <= width)
-        rows = shape.rows * (spec.num_heads // spec.num_kv_heads)
+        tiles = -(-shape.rows * (spec.num_heads // spec.num_kv_heads) // _BLOCK_ROWS)
+        arguments = self._code_attention(spec, qk_norm, layout, out, shape)
+        splits, pairs = splits_at_once(spec, shape), tiles * spec.num_kv_heads
+        room = self._space.partial_bytes // (4 * _BLOCK_ROWS * splits * (width + 2))
+        if splits > 1 and pairs < self._kernels.card.multiprocessors and room > 0:
+            for first in range(0, pairs, room):
+                count = min(room, pairs - first)
+                short = ShortAttention(
+                    all=arguments, tiles=tiles, first_pair=first, pairs=count, splits=splits
+                )
+                self._attend_short(short, width)
+            return
         self._kernels.launch(
             f"attend_rows_{width}",
-            self._code_attention(spec, qk_norm, layout, out, shape),
-            grid=(-(-rows // _BLOCK_ROWS), spec.num_kv_heads, 1),
+            arguments,
+            grid=(tiles, spec.num_kv_heads, 1),
             shared_bytes=_ROWS_SHARED_BYTES + _QUERY_BYTES * width,
+        )
+
+    def _attend_short(self, arguments: ShortAttention, width: int) -> None:
+        """All splits of pairs of 32 rows and a head of keys and values, as many at once as there is room
+        for.
+        """
+        pairs = arguments.pairs
+        resident = _SHORT_RESIDENT * self._kernels.card.multiprocessors
+        self._kernels.launch(
+            f"attend_short_{width}",
+            arguments,
+            grid=(min(pairs * arguments.splits, resident), 1, 1),
+            shared_bytes=_ROWS_SHARED_BYTES + _QUERY_BYTES * width,
+        )
+        self._kernels.launch(
+            "join_short", arguments, grid=(pairs, _BLOCK_ROWS // _JOIN_ROWS, width // _CHUNK)
         )
 
     def _code_attention(

@@ -39,6 +39,8 @@ THREADS = {
     "combine_splits": 256,
     **dict.fromkeys((f"attend_token_{width}" for width in (128, 512)), 256),
     **dict.fromkeys((f"attend_rows_{width}" for width in (128, 256, 512)), 256),
+    **dict.fromkeys((f"attend_short_{width}" for width in (128, 256, 512)), 256),
+    "join_short": 128,
     "route": 256,
     **dict.fromkeys((f"router_{kind}" for kind in ("float32", "float16", "bfloat16")), 256),
     "mix_experts": 256,
@@ -70,6 +72,7 @@ OVERLAPPING = frozenset(THREADS) - _WAITED_FOR
 _BY_BITS = ("product_one.cu", "product_few.cu", "product_many.cu", "product_short.cu")
 _OTHERS = (
     "attend_rows.cu",
+    "attend_short.cu",
     "attend_token.cu",
     "attention.cu",
     "embed.cu",

@@ -129,8 +129,8 @@ class Workspace:
             self.gate_up = self._floats(chosen_rows * sizes.gate_up)
             most_splits = 2 * -(-context // SPLIT)  # recorded steps have room for up to twice as many
             row_bytes = max(_partial_bytes(layer.attention, most_splits) for layer in spec.layers)
-            self._partial_bytes = max(_PARTIAL_BYTES, row_bytes)
-            self.partials = self._take(self._partial_bytes)
+            self.partial_bytes = max(_PARTIAL_BYTES, row_bytes)
+            self.partials = self._take(self.partial_bytes)
             self.arrivals = self._zeros(max(layer.attention.num_kv_heads for layer in spec.layers))
             self.logits = self._floats(min(rows, LOGIT_ROWS) * sizes.vocab)
             if sizes.experts:
@@ -147,7 +147,7 @@ class Workspace:
 
     def partial_rows(self, spec: AttentionSpec, splits: int) -> int:
         """How many rows of attention over so many splits there is room for, at least one."""
-        return self._partial_bytes // _partial_bytes(spec, splits)
+        return self.partial_bytes // _partial_bytes(spec, splits)
 
     def free(self) -> None:
         while self._addresses:

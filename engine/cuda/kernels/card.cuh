@@ -194,6 +194,12 @@ KESTREL_DEVICE float load_global4(const void* address) {
     return value;
 }
 
+// 128 bytes of global memory, so that they are near when they are loaded. (Of a load from which nothing comes nothing
+// stays.)
+KESTREL_DEVICE void prefetch_line(const void* address) {
+    asm volatile("prefetch.global.L1 [%0];" : : "l"(address));
+}
+
 // The block's shared memory whose size the launch says; its address is a multiple of 16.
 KESTREL_DEVICE unsigned char* dynamic_shared() {
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];
