@@ -54,6 +54,13 @@ def most_tokens(layout: TileLayout, card: CardInfo, *, planes: int, slots: int) 
     return fitting
 
 
+def inverse(number: int, bits: int) -> int:
+    """By which kernels divide: i // number is i * that, shifted right by so many bits, where i * number is
+    below 2^bits.
+    """
+    return -(-(1 << bits) // number)
+
+
 def is_roomy(compute_capability: tuple[int, int]) -> bool:
     """Whether a processor has 160 KB of shared memory or more; others have 100."""
     return compute_capability in ((8, 0), (8, 7)) or (9, 0) <= compute_capability < (12, 0)

@@ -18,7 +18,7 @@ from engine.cuda.arguments import (
     TiledProduct,
 )
 from engine.cuda.driver import NOWHERE, Address
-from engine.cuda.few_rows import MOST_TAKEN, few_launch, most_tokens
+from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, most_tokens
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.many_rows import ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
@@ -235,8 +235,8 @@ class ProductRunner:
             jobs_each=launch.jobs,
             adds=target.adds,
             experts_known=known,
-            by_chains=-(-256 // part.layout.chains),
-            by_jobs=0 if launch.jobs == 1 else -(-(2**32) // launch.jobs),
+            by_chains=inverse(part.layout.chains, 8),
+            by_jobs=0 if launch.jobs == 1 else inverse(launch.jobs, 32),
             is_short=is_short,
         )
         if gated is not None:
