@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from attention_bench import AttentionBench
 from emulated_card import EmulatedCard, EmulatedCompiler, why_no_emulation
 from kernel_bench import KernelBench
 from workbench import Workbench
+
+from engine.models.spec import AttentionSpec
 
 MakeCard = Callable[..., EmulatedCard]
 
@@ -43,6 +48,23 @@ def make_card(card_compiler: EmulatedCompiler) -> Iterator[MakeCard]:
 @pytest.fixture
 def card(make_card: MakeCard) -> EmulatedCard:
     return make_card()
+
+
+@pytest.fixture
+def make_attention(
+    make_card: MakeCard, card_compiler: EmulatedCompiler
+) -> Iterator[Callable[..., AttentionBench]]:
+    """`make_attention(spec, card={"order_seed": ...}, context=...)`. Norms have the same weights in each."""
+    benches: list[AttentionBench] = []
+
+    def make(spec: AttentionSpec, *, card: dict[str, int] | None = None, **options: Any) -> AttentionBench:
+        torch.manual_seed(3)
+        benches.append(AttentionBench(make_card(**card or {}), card_compiler, spec, **options))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        bench.close()
 
 
 @pytest.fixture

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from attention_bench import AttentionBench, Pages, run_in, spec_of
-from emulated_card import EmulatedCard, EmulatedCompiler
 
-MakeBench = Callable[..., AttentionBench]
-
-
-@pytest.fixture
-def make_bench(
-    make_card: Callable[..., EmulatedCard], card_compiler: EmulatedCompiler
-) -> Iterator[MakeBench]:
-    benches: list[AttentionBench] = []
-
-    def make(spec: Any, *, order_seed: int = 0, **options: Any) -> AttentionBench:
-        benches.append(AttentionBench(make_card(order_seed=order_seed), card_compiler, spec, **options))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
+MakeAttention = Callable[..., AttentionBench]
 
 
 def agrees(found: torch.Tensor, expected: torch.Tensor, width: int) -> bool:
@@ -40,9 +24,9 @@ HEADS = [(1, 1), (2, 1), (6, 2), (4, 1), (8, 1), (16, 1), (18, 2)]
 
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 def test_a_token_has_the_bits_that_it_has_among_many(
-    heads: int, kv_heads: int, make_bench: MakeBench
+    heads: int, kv_heads: int, make_attention: MakeAttention
 ) -> None:
-    bench = make_bench(spec_of(heads, kv_heads, 64), context=600)
+    bench = make_attention(spec_of(heads, kv_heads, 64), context=600)
     rows = bench.rows(514)
     whole_pages, pages = bench.new_pages(514), bench.new_pages(514, order=3)
     whole = bench.attend(rows, whole_pages, first=0)
@@ -69,32 +53,35 @@ def same_alone(bench: AttentionBench, length: int, *, before: int = 1, seed: int
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("width", [32, 64, 96, 128, 160, 256])
-def test_heads_of_any_width_at_the_ends_of_splits(width: int, length: int, make_bench: MakeBench) -> None:
-    same_alone(make_bench(spec_of(3, 1, width), context=520), length, before=2, seed=length)
+def test_heads_of_any_width_at_the_ends_of_splits(
+    width: int, length: int, make_attention: MakeAttention
+) -> None:
+    same_alone(make_attention(spec_of(3, 1, width), context=520), length, before=2, seed=length)
 
 
-def test_the_widest_heads(make_bench: MakeBench) -> None:
-    same_alone(make_bench(spec_of(2, 2, 512), context=300), 290, before=2)
+def test_the_widest_heads(make_attention: MakeAttention) -> None:
+    same_alone(make_attention(spec_of(2, 2, 512), context=300), 290, before=2)
 
 
 @pytest.mark.parametrize("window", [1, 2, 31, 100, 255, 256, 257, 300])
-def test_a_window_hides_what_is_older(window: int, make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64, window=window), context=600)
+def test_a_window_hides_what_is_older(window: int, make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(4, 2, 64, window=window), context=600)
     same_alone(bench, 600, before=3, seed=window)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_order_of_blocks_and_threads_changes_nothing(seed: int, make_bench: MakeBench) -> None:
+def test_the_order_of_blocks_and_threads_changes_nothing(seed: int, make_attention: MakeAttention) -> None:
     spec = spec_of(8, 2, 96)
     results = []
     for order_seed in (0, seed):
-        torch.manual_seed(5)  # of the norm's weights
-        results.append(same_alone(make_bench(spec, context=600, order_seed=order_seed), 530, before=2))
+        results.append(
+            same_alone(make_attention(spec, context=600, card={"order_seed": order_seed}), 530, before=2)
+        )
     assert torch.equal(*results)
 
 
-def test_steps_of_any_size_give_the_same_bits(make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(6, 2, 64), context=700)
+def test_steps_of_any_size_give_the_same_bits(make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(6, 2, 64), context=700)
     rows = bench.rows(690)
     whole = bench.attend(rows, bench.new_pages(690), first=0)
     for steps in ([690 - 300, 300], [7, 13, 236, 2, 255, 177], [1, 1, 254, 1, 433]):
@@ -102,8 +89,8 @@ def test_steps_of_any_size_give_the_same_bits(make_bench: MakeBench) -> None:
         assert torch.equal(run_in(bench, rows, pages, steps), whole)
 
 
-def test_room_for_more_splits_changes_nothing(make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64), context=600)
+def test_room_for_more_splits_changes_nothing(make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(4, 2, 64), context=600)
     rows, pages = bench.rows(300), bench.new_pages(300)
     before = bench.attend(rows[:299], pages, first=0)
     found = [bench.attend(rows[299:], pages, first=299, room=room) for room in (2, 4, 5, 2)]
@@ -128,11 +115,11 @@ MANY_SPLITS = [
 
 @pytest.mark.parametrize(("splits", "heads", "width", "window"), MANY_SPLITS)
 def test_many_splits_become_one(
-    splits: int, heads: int, width: int, window: int | None, make_bench: MakeBench
+    splits: int, heads: int, width: int, window: int | None, make_attention: MakeAttention
 ) -> None:
     """The same pages, of three splits, lie at many places."""
     first = 256 * (splits - 1)
-    bench = make_bench(spec_of(heads, 1, width, window=window), context=first + 5)
+    bench = make_attention(spec_of(heads, 1, width, window=window), context=first + 5)
     base, rows = bench.new_pages(768), bench.rows(773)
     bench.attend(rows[:768], base, first=0)
     found = []
@@ -149,39 +136,39 @@ def test_many_splits_become_one(
 @pytest.mark.parametrize("form", ["int8", "native"])
 @pytest.mark.parametrize(("normed", "rotated"), [(False, 64), (True, 32), (False, 2)])
 def test_without_norm_and_with_features_that_stay(
-    normed: bool, rotated: int, form: Any, make_bench: MakeBench
+    normed: bool, rotated: int, form: Any, make_attention: MakeAttention
 ) -> None:
     spec = spec_of(4, 2, 64, rotated=rotated)
-    same_alone(make_bench(spec, context=300, form=form, normed=normed), 260)
+    same_alone(make_attention(spec, context=300, form=form, normed=normed), 260)
 
 
 @pytest.mark.parametrize(("normed", "rotated"), [(True, None), (False, None), (True, 32)])
 @pytest.mark.parametrize(("heads", "width"), [(7, 32), (7, 128), (8, 64), (8, 96), (8, 128)])
 def test_heads_of_which_a_warp_has_two(
-    heads: int, width: int, normed: bool, rotated: int | None, make_bench: MakeBench
+    heads: int, width: int, normed: bool, rotated: int | None, make_attention: MakeAttention
 ) -> None:
     spec = spec_of(heads, 1, width, rotated=rotated)
-    same_alone(make_bench(spec, context=300, normed=normed), 258, before=3)
+    same_alone(make_attention(spec, context=300, normed=normed), 258, before=3)
 
 
 @pytest.mark.parametrize("form", ["int8", "native"])
 @pytest.mark.parametrize("width", [4, 20, 80])
-def test_heads_that_fill_no_tile(width: int, form: Any, make_bench: MakeBench) -> None:
-    same_alone(make_bench(spec_of(4, 2, width), context=300, form=form), 260)
+def test_heads_that_fill_no_tile(width: int, form: Any, make_attention: MakeAttention) -> None:
+    same_alone(make_attention(spec_of(4, 2, width), context=300, form=form), 260)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_pages_of_numbers(length: int, make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64, window=300), context=520, form="native")
+def test_pages_of_numbers(length: int, make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(4, 2, 64, window=300), context=520, form="native")
     same_alone(bench, length, before=2)
 
 
 @pytest.mark.parametrize("length", [200, 290])
 @pytest.mark.parametrize("planes", [0, 1, 2])
 def test_what_the_output_product_reads_is_the_same_too(
-    planes: int, length: int, make_bench: MakeBench
+    planes: int, length: int, make_attention: MakeAttention
 ) -> None:
-    bench = make_bench(spec_of(6, 2, 96), context=300, planes=planes)
+    bench = make_attention(spec_of(6, 2, 96), context=300, planes=planes)
     rows = bench.rows(length)
 
     def forms(count: int) -> list[torch.Tensor]:
@@ -205,10 +192,10 @@ def test_what_the_output_product_reads_is_the_same_too(
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("group", [2, 8])
 def test_what_is_no_number_reaches_whoever_reads_it(
-    group: int, bad: float, part: str, make_bench: MakeBench
+    group: int, bad: float, part: str, make_attention: MakeAttention
 ) -> None:
     heads = 2 * group
-    bench = make_bench(spec_of(heads, 2, 64), context=300)
+    bench = make_attention(spec_of(heads, 2, 64), context=300)
     rows = bench.rows(290)
     head = {"query": group, "key": heads + 1, "value": heads + 3}[part]  # all of the second group
     rows[270, head, 9] = bad
@@ -225,8 +212,10 @@ def test_what_is_no_number_reaches_whoever_reads_it(
 
 
 @pytest.mark.parametrize("length", [1, 16, 33, 250, 300])
-def test_what_pages_hold_beyond_the_newest_token_is_nothing(length: int, make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64), context=300)
+def test_what_pages_hold_beyond_the_newest_token_is_nothing(
+    length: int, make_attention: MakeAttention
+) -> None:
+    bench = make_attention(spec_of(4, 2, 64), context=300)
     rows, found = bench.rows(length), []
     for byte in (0, 255):  # of which scales are no numbers
         pages = bench.new_pages(length)
@@ -236,8 +225,8 @@ def test_what_pages_hold_beyond_the_newest_token_is_nothing(length: int, make_be
     assert torch.equal(*found)
 
 
-def test_values_of_nothing_give_nothing(make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(2, 1, 64), context=300)
+def test_values_of_nothing_give_nothing(make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(2, 1, 64), context=300)
     rows = bench.rows(260)
     rows[:, 3] = 0
     rows[5, 3] = 1e-39  # rounds to nothing
@@ -245,9 +234,9 @@ def test_values_of_nothing_give_nothing(make_bench: MakeBench) -> None:
     assert (found == 0).all()
 
 
-def test_kept_codes_are_quotients_rounded_to_whole(make_bench: MakeBench) -> None:
+def test_kept_codes_are_quotients_rounded_to_whole(make_attention: MakeAttention) -> None:
     """As a division has them, also of rows so small that what is left of one is denormal."""
-    bench = make_bench(spec_of(1, 1, 128), context=300)
+    bench = make_attention(spec_of(1, 1, 128), context=300)
     rows = bench.rows(260)
     rows[:, 2] *= 10.0 ** torch.linspace(-32, 30, 260)[:, None]
     rows[::2, 2, 1:] = rows[::2, 2, :1] / 127 * (torch.arange(-63, 64) + 0.5)
@@ -258,9 +247,9 @@ def test_kept_codes_are_quotients_rounded_to_whole(make_bench: MakeBench) -> Non
     assert torch.equal(bench.kept(pages, 260)[1][:, 0], expected)
 
 
-def test_one_token_of_a_hundred_thousand_times_the_weight(make_bench: MakeBench) -> None:
+def test_one_token_of_a_hundred_thousand_times_the_weight(make_attention: MakeAttention) -> None:
     """Sums before it are forgotten without a trace of what is no number."""
-    bench = make_bench(spec_of(2, 1, 64), context=600, normed=False)
+    bench = make_attention(spec_of(2, 1, 64), context=600, normed=False)
     rows = bench.rows(520)
     rows[400, 2] = rows[519, 0] * 300
     found = same_bits(bench, rows)
@@ -275,8 +264,8 @@ def same_bits(bench: AttentionBench, rows: torch.Tensor) -> torch.Tensor:
     return whole
 
 
-def test_one_launch_a_token_and_two_a_prompt(make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64), context=100)
+def test_one_launch_a_token_and_two_a_prompt(make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(4, 2, 64), context=100)
     pages, rows = bench.new_pages(70), bench.rows(70)
     counts = []
     for first, end in ((0, 69), (69, 70)):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 from attention_bench import AttentionBench, Pages, spec_of
-from emulated_card import EmulatedCard, EmulatedCompiler
 
 from engine.cuda.attention import StepShape, splits_at_once, splits_for
 from engine.cuda.driver import Address
@@ -18,24 +16,7 @@ BUSY, IDLE = 1, 1000  # processors of a card: few rows are enough for them all, 
 BLOCK = 32
 
 Forms = list[torch.Tensor]
-MakeBench = Callable[..., AttentionBench]
-
-
-@pytest.fixture
-def make_bench(
-    make_card: Callable[..., EmulatedCard], card_compiler: EmulatedCompiler
-) -> Iterator[MakeBench]:
-    benches: list[AttentionBench] = []
-
-    def make(spec: Any, *, processors: int, order_seed: int = 0, **options: Any) -> AttentionBench:
-        card = make_card(multiprocessors=processors, order_seed=order_seed)
-        torch.manual_seed(3)  # of the norm's weights
-        benches.append(AttentionBench(card, card_compiler, spec, **options))
-        return benches[-1]
-
-    yield make
-    for bench in benches:
-        bench.close()
+MakeAttention = Callable[..., AttentionBench]
 
 
 def forms(bench: AttentionBench, count: int) -> Forms:
@@ -104,7 +85,7 @@ def test_all_splits_at_once_give_the_bits_of_one_after_the_other(
     splits: int,
     tokens: int,
     window: int | None,
-    make_bench: MakeBench,
+    make_attention: MakeAttention,
 ) -> None:
     first = 256 * splits + tokens
     few = (
@@ -113,7 +94,7 @@ def test_all_splits_at_once_give_the_bits_of_one_after_the_other(
     found = {}
     for processors in (BUSY, few, IDLE):
         spec = spec_of(heads, kv_heads, width, window=window)
-        bench = make_bench(spec, processors=processors, context=max(first, 512) + 300)
+        bench = make_attention(spec, card={"multiprocessors": processors}, context=max(first, 512) + 300)
         pages = conversation(bench, tokens, splits, count)
         found[processors] = turn(bench, bench.rows(count, seed=2), pages, first=first)
     assert found[BUSY][1] == 2
@@ -123,20 +104,26 @@ def test_all_splits_at_once_give_the_bits_of_one_after_the_other(
 
 
 @pytest.mark.parametrize("order_seed", [1, 2])
-def test_the_order_of_blocks_and_threads_changes_nothing(order_seed: int, make_bench: MakeBench) -> None:
+def test_the_order_of_blocks_and_threads_changes_nothing(
+    order_seed: int, make_attention: MakeAttention
+) -> None:
     found = []
     for seed in (0, order_seed):
-        bench = make_bench(spec_of(6, 2, 64), processors=7, order_seed=seed, context=1100)
+        bench = make_attention(
+            spec_of(6, 2, 64), card={"multiprocessors": 7, "order_seed": seed}, context=1100
+        )
         pages = conversation(bench, 250, 2, 25)
         found.append(turn(bench, bench.rows(25, seed=2), pages, first=762))
     assert same(found[0][0], found[1][0])
 
 
 @pytest.mark.parametrize("planes", [0, 1])
-def test_only_what_is_wanted_is_written(planes: int, make_bench: MakeBench) -> None:
+def test_only_what_is_wanted_is_written(planes: int, make_attention: MakeAttention) -> None:
     found = []
     for processors in (BUSY, IDLE):
-        bench = make_bench(spec_of(4, 2, 96), processors=processors, context=600, planes=planes)
+        bench = make_attention(
+            spec_of(4, 2, 96), card={"multiprocessors": processors}, context=600, planes=planes
+        )
         pages = conversation(bench, 0, 1, 19)
         values = bench.attend(bench.rows(19, seed=2), pages, first=256)
         found.append([values.view(torch.int32)])
@@ -146,12 +133,12 @@ def test_only_what_is_wanted_is_written(planes: int, make_bench: MakeBench) -> N
 
 
 @pytest.mark.parametrize("room", [1, 3, 5, 6])
-def test_a_turn_takes_the_room_that_there_is_and_no_more(room: int, make_bench: MakeBench) -> None:
+def test_a_turn_takes_the_room_that_there_is_and_no_more(room: int, make_attention: MakeAttention) -> None:
     """Six pairs of rows and a head of keys and values, of three splits each."""
     spec = spec_of(4, 2, 64)
     found = {}
     for processors in (BUSY, IDLE):
-        bench = make_bench(spec, processors=processors, context=800)
+        bench = make_attention(spec, card={"multiprocessors": processors}, context=800)
         pages = conversation(bench, 250, 1, 40)
         num_bytes = 4 * BLOCK * 3 * (128 + 2) * room
         bench.space.partials = bench.memory.allocate(num_bytes, Use.WORKSPACE)
@@ -163,10 +150,12 @@ def test_a_turn_takes_the_room_that_there_is_and_no_more(room: int, make_bench: 
 
 @pytest.mark.parametrize("head", [2, 5, 7])  # a query; a key and a value of the second group
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_no_number_reaches_the_same_rows(bad: float, head: int, make_bench: MakeBench) -> None:
+def test_what_is_no_number_reaches_the_same_rows(
+    bad: float, head: int, make_attention: MakeAttention
+) -> None:
     found = []
     for processors in (BUSY, IDLE):
-        bench = make_bench(spec_of(4, 2, 64), processors=processors, context=600)
+        bench = make_attention(spec_of(4, 2, 64), card={"multiprocessors": processors}, context=600)
         pages = conversation(bench, 0, 1, 20)
         rows = bench.rows(20, seed=2)
         rows[11, head, 9] = bad
@@ -176,16 +165,16 @@ def test_what_is_no_number_reaches_the_same_rows(bad: float, head: int, make_ben
     assert torch.equal(*(each.nan_to_num() for each in found))
 
 
-def test_room_for_more_splits_changes_nothing(make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64), processors=IDLE, context=700)
+def test_room_for_more_splits_changes_nothing(make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(4, 2, 64), card={"multiprocessors": IDLE}, context=700)
     pages = conversation(bench, 3, 1, 9)
     rows = bench.rows(9, seed=2)
     found = [bench.attend(rows, pages, first=259, room=room) for room in (0, 3, 5)]
     assert all(torch.equal(each, found[0]) for each in found)
 
 
-def test_a_prompt_goes_through_its_splits_one_after_the_other(make_bench: MakeBench) -> None:
-    bench = make_bench(spec_of(4, 2, 64), processors=10, context=700)
+def test_a_prompt_goes_through_its_splits_one_after_the_other(make_attention: MakeAttention) -> None:
+    bench = make_attention(spec_of(4, 2, 64), card={"multiprocessors": 10}, context=700)
     pages = conversation(bench, 0, 1, 330)
     for count, launches in ((64, 3), (65, 2), (330, 2)):  # 8, 10 and 42 pairs
         assert turn(bench, bench.rows(count), pages, first=256)[1] == launches
