@@ -14,6 +14,11 @@ _WARPS = 16
 _ROUNDS = 2
 _SMALL_SHARED_BYTES = 96 * 2**10  # that a block may have
 _ROOMY_SHARED_BYTES = 160 * 2**10
+# Of cards whose launches begin while others run: a processor's shared memory; of a launch that is to have a
+# processor to itself, but for other launches; and what blocks take beside what their launches say.
+_PROCESSOR_BYTES = 228 * 2**10
+_ALONE_BYTES = 112 * 2**10
+_BLOCK_BYTES = 3 * 2**10
 
 
 @dataclass(frozen=True)
@@ -26,30 +31,56 @@ class FewLaunch:
 
 
 def few_launch(
-    layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int, taken: int, takers: int = 1
+    layout: TileLayout,
+    card: CardInfo,
+    *,
+    planes: int,
+    tokens: int,
+    slots: int,
+    taken: int,
+    takers: int = 1,
+    behind: int | None = None,
 ) -> FewLaunch:
     """slots: tiles that a group of warps makes at a time. taken: experts of a row, or 1. takers: rows that
     have blocks of their own, of which each goes through the row first: so there are no more of them than give
-    all groups something to do, or all processors.
+    all groups something to do, or all processors. behind: how much a block of the launch before takes of
+    shared memory, where this one is to be spread evenly, see `_spread`.
     """
     jobs = layout.tiles // slots
     useful = max(-(-jobs * taken // (_WARPS // layout.chains)), -(-card.multiprocessors // takers))
-    roomy = is_roomy(card.compute_capability)
+    wanted = shared_bytes(layout, card, planes=planes, tokens=tokens, slots=slots)
     return FewLaunch(
         grid=min(card.multiprocessors, jobs * taken, useful),
         jobs=jobs,
-        shared_bytes=_shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, roomy=roomy),
+        shared_bytes=wanted if behind is None else _spread(wanted, behind, card),
     )
+
+
+def shared_bytes(layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int) -> int:
+    """What a block needs."""
+    roomy = is_roomy(card.compute_capability)
+    return _shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, roomy=roomy)
+
+
+def _spread(wanted: int, behind: int, card: CardInfo) -> int:
+    """There is a block for each processor. But where launches begin while others run, blocks go to whatever
+    processor has room, and where that is two of one launch, another processor has none and all wait for the
+    two. So a block takes more shared memory than half of a processor's, unless one of the launch before were
+    in the way then, which it wasn't otherwise.
+    """
+    if not (9, 0) <= card.compute_capability < (12, 0):
+        return wanted
+    left = _PROCESSOR_BYTES - behind - 2 * _BLOCK_BYTES
+    spread = max(wanted, _ALONE_BYTES)
+    return wanted if wanted <= left < spread else spread
 
 
 def most_tokens(layout: TileLayout, card: CardInfo, *, planes: int, slots: int) -> int:
     """That a launch has room for; 0 where it hasn't for one row."""
-    roomy = is_roomy(card.compute_capability)
-    most_bytes = _ROOMY_SHARED_BYTES if roomy else _SMALL_SHARED_BYTES
+    most_bytes = _ROOMY_SHARED_BYTES if is_roomy(card.compute_capability) else _SMALL_SHARED_BYTES
     fitting = 0
     for tokens in range(1, MOST_TOKENS + 1):
-        wanted = _shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, roomy=roomy)
-        if wanted <= most_bytes:
+        if shared_bytes(layout, card, planes=planes, tokens=tokens, slots=slots) <= most_bytes:
             fitting = tokens
     return fitting
 

@@ -84,14 +84,16 @@ class LayerRunner:
 
     def _attention(self, layer: DeviceLayer, index: int, geometry: KvGeometry, shape: StepShape) -> None:
         spec, space, rows = layer.attention, self._space, shape.rows
-        self._products.run(layer.qkv, Normed(self._step.hidden, layer.attention_norm), space.qkv, rows=rows)
+        # A layer is much like the one before it.
+        x = Normed(self._step.hidden, layer.attention_norm, layer.feed_forward.down)
+        self._products.run(layer.qkv, x, space.qkv, rows=rows)
         attended = self._products.rows_for(space.attended, spec.q_dim, [layer.output])
         self._attention_runner.run(spec, layer.qk_norm, index, geometry=geometry, shape=shape, out=attended)
         self._products.run(layer.output, attended, self._step.hidden, rows=rows, adds=True, is_short=True)
 
     def _dense(self, layer: DeviceLayer, dense: DeviceDense, rows: int) -> None:
         space = self._space
-        x = Normed(self._step.hidden, layer.feed_forward_norm)
+        x = Normed(self._step.hidden, layer.feed_forward_norm, layer.output)
         gated = self._products.rows_for(space.gated, layer.intermediate_size, [dense.down])
         if not self._products.gates(dense.gate_up, x, gated, rows=rows):
             self._products.run(dense.gate_up, x, space.gate_up, rows=rows)

@@ -18,7 +18,7 @@ from engine.cuda.arguments import (
     TiledProduct,
 )
 from engine.cuda.driver import NOWHERE, Address
-from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, most_tokens
+from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, most_tokens, shared_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.many_rows import ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
@@ -32,10 +32,13 @@ _FEW_TAKING = 4  # tokens whose experts are found one by one
 
 @dataclass(frozen=True)
 class Normed:
-    """Rows of numbers (T, K) that a product takes behind RMSNorm. weight: (K,)."""
+    """Rows of numbers (T, K) that a product takes behind RMSNorm. weight: (K,). behind: the product of the
+    same form before it, if there is one in front of each.
+    """
 
     values: Address
     weight: Address
+    behind: DeviceLinear | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,16 @@ class ProductRunner:
     def _most_tokens(self, part: DeviceMatrix, *, slots: int) -> int:
         return most_tokens(part.layout, self._kernels.card, planes=self._planes, slots=slots)
 
+    def _shared_bytes(self, linear: DeviceLinear | None, tokens: int) -> int:
+        """That a block takes of a launch of few rows."""
+        if linear is None or linear.has_numbers:
+            return 0
+        card = self._kernels.card
+        return max(
+            shared_bytes(part.layout, card, planes=self._planes, tokens=tokens, slots=1)
+            for part in linear.parts
+        )
+
     def _few(
         self,
         part: DeviceMatrix,
@@ -222,6 +235,7 @@ class ProductRunner:
             slots=slots,
             taken=taken,
             takers=takers,
+            behind=self._shared_bytes(x.behind, tokens) if isinstance(x, Normed) else None,
         )
         product = ProductFew(
             weights=part.tiles(),

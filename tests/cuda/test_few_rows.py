@@ -6,10 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cuda.few_rows import inverse
-from engine.cuda.tile_layout import TILE, most_chains
+from engine.cuda.driver import CardInfo
+from engine.cuda.few_rows import few_launch, inverse, shared_bytes
+from engine.cuda.tile_layout import TILE, TileLayout, most_chains
 
 WARPS = 16
+PROCESSOR_BYTES = 228 * 2**10  # of an H100's shared memory
+BLOCK_BYTES = 2**10 + 1792  # of it, for the driver and for what the kernel itself names
+
+
+def card(capability: tuple[int, int]) -> CardInfo:
+    return CardInfo("a card", capability, 2**36, 132, "driver 1")
 
 
 @given(st.data(), st.integers(1, 2**16))
@@ -33,3 +40,27 @@ def test_a_matrix_of_few_tiles_keeps_all_warps_of_a_large_card_busy(tiles: int) 
 @given(st.integers(1, 10**6), st.integers(2, 512))
 def test_experts_are_cut_alike_whatever_their_size(rows: int, experts: int) -> None:
     assert most_chains(rows, experts) == most_chains(10**6, 1)
+
+
+@given(st.sampled_from([4, 8]), st.integers(1, 200), st.integers(1, 4), st.integers(0, 150 * 2**10))
+def test_a_processor_has_one_block_of_a_product_that_begins_early(
+    bits: int, columns: int, slots: int, behind: int
+) -> None:
+    layout, large = TileLayout(bits, 4096, 256 * columns, 32), card((9, 0))
+    needed = shared_bytes(layout, large, planes=2, tokens=1, slots=slots)
+    launch = few_launch(layout, large, planes=2, tokens=1, slots=slots, taken=1, behind=behind)
+    room = PROCESSOR_BYTES - behind - 6 * 2**10  # beside a block of the launch before
+    assert launch.shared_bytes >= needed
+    assert launch.shared_bytes <= room or needed > room
+    if launch.shared_bytes == needed:
+        return  # it is large, or would keep the launch before out of the way
+    assert 2 * (launch.shared_bytes + BLOCK_BYTES) > PROCESSOR_BYTES
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (12, 0)])
+def test_where_launches_do_not_overlap_or_have_no_room_blocks_take_what_they_need(
+    capability: tuple[int, int],
+) -> None:
+    layout = TileLayout(4, 4096, 4096, 32)
+    launch = few_launch(layout, card(capability), planes=2, tokens=1, slots=1, taken=1, behind=0)
+    assert launch.shared_bytes == shared_bytes(layout, card(capability), planes=2, tokens=1, slots=1)

@@ -130,7 +130,7 @@ KESTREL_DEVICE void prepare_head(
     if (waits) wait_for_previous();
     values.load(args.qkv + at, block.width);
     partners.template load_partners<true>(args.qkv + at, rotation);
-    if (waits) let_next_start();
+    if (waits && block.is_only()) let_next_start();
     float factor = args.norm != nullptr ? values.norm_factor(block.width, args.eps) : 1.0f;
     values.change(partners, factors, turns ? factor : 1.0f);
     bool leads = lane_index() % LANES == 0;
@@ -158,7 +158,8 @@ KESTREL_DEVICE void prepare_heads(
         if (PIECES * LANES == WARP) return;  // lanes were chosen so that one round is enough
         waits = false;
     }
-    if (waits) wait_for_previous(), let_next_start();
+    if (waits) wait_for_previous();
+    if (waits && block.is_only()) let_next_start();
 }
 
 // Scores of the lane's head (lane / 4 of the set) and tokens.
@@ -314,6 +315,10 @@ KESTREL_DEVICE void attend_token(const CodeAttention& args) {
     }
     pages.keep_own(shared);
     if (block.is_only()) return;
+    // Before this, blocks of the output product would find room where splits have ended, and on no other processor: two
+    // on some, none on others. The join takes longer than they take to begin.
+    __syncthreads();
+    let_next_start();
     if (PIECES == 1 && block.group <= FEW_HEADS)
         join_at_last<PIECES, 4>(args, block, memory.join);
     else
