@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from engine.cuda.driver import Bytes
 
 _ALIGNMENT = 64  # bytes: of a cache line
+_MOST_PIECES = 256  # however small: of so many, the oldest was read long ago
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,26 @@ class StagingRing:
         until it has.
         """
         assert 0 < source.nbytes <= self.most_bytes
-        start = self._next if self._next + source.nbytes <= self._memory.nbytes else 0
-        end = start + source.nbytes
-        # Newer pieces are read after older ones: with one that is in the way, all before it are done with.
-        while any(piece.overlaps(start, end) for piece in self._pieces):
-            self._pieces[0].wait()
-            self._pieces.popleft()
+        start, end = self._room_for(source.nbytes)
         piece = self._memory[start:end]
         piece[:] = source
         self._pieces.append(_Piece(start, end, send(piece)))
         self._next = -(-end // _ALIGNMENT) * _ALIGNMENT
+
+    def _room_for(self, num_bytes: int) -> tuple[int, int]:
+        """From where to where; nobody reads there any more. What is in the way are the oldest of all
+        pieces, so no others are looked at.
+        """
+        pieces, start = self._pieces, self._next
+        if start + num_bytes > self._memory.nbytes:
+            while pieces and pieces[0].start >= start:
+                self._wait_for_oldest()
+            start = 0
+        end = start + num_bytes
+        while pieces and (len(pieces) >= _MOST_PIECES or pieces[0].overlaps(start, end)):
+            self._wait_for_oldest()
+        return start, end
+
+    def _wait_for_oldest(self) -> None:
+        self._pieces[0].wait()
+        self._pieces.popleft()
