@@ -65,7 +65,7 @@ class CudaPagePool:
         self._chunk = _Chunk.of(geometry, capacity)
         self._held: dict[int, Address] = {}  # chunks by number, of pages one after the other
         self._free: dict[int, list[int]] = {}  # pages of those that have some
-        self._in_use: set[int] = set()
+        self._in_use: dict[int, Address] = {}  # pages, and where they begin
         weakref.finalize(self, _give_all, chunks, self._chunk.num_bytes, self._held)
 
     @property
@@ -92,7 +92,8 @@ class CudaPagePool:
         page = self._free[number].pop()
         if not self._free[number]:
             del self._free[number]
-        self._in_use.add(page)
+        index = page % self._chunk.num_pages
+        self._in_use[page] = Address(self._held[number] + index * self._chunk.stride)
         self._driver.fill(self.address(page), 0, self._geometry.page_bytes)
         return page
 
@@ -122,7 +123,7 @@ class CudaPagePool:
         return pages
 
     def free(self, page: int) -> None:
-        self._in_use.remove(page)
+        del self._in_use[page]
         number = page // self._chunk.num_pages
         pages = self._free.setdefault(number, [])
         pages.append(page)
@@ -152,12 +153,11 @@ class CudaPagePool:
 
     def address(self, page: int) -> Address:
         """Where the page begins on the card."""
-        assert page in self._in_use
-        number, index = divmod(page, self._chunk.num_pages)
-        return Address(self._held[number] + index * self._chunk.stride)
+        return self._in_use[page]
 
     def addresses(self, pages: Sequence[int]) -> list[Address]:
-        return [self.address(page) for page in pages]
+        """For a whole conversation with each token, where several take turns."""
+        return [self._in_use[page] for page in pages]
 
     def _take_chunk(self) -> None:
         number = next(index for index in range(len(self._held) + 1) if index not in self._held)
