@@ -140,8 +140,9 @@ class Measurements:
         )
 
     def interleaved(self) -> dict[str, Any]:
-        """Several conversations that take turns, token by token, beside one alone: as it writes an answer,
-        and with no token's step begun before the one before is known, which there is no place for by turns.
+        """Several conversations that take turns, token by token, beside the same ones one after the other.
+        Both as answers are written: while the card computes for some, the token of another one is read, and
+        its next step is begun.
         """
         plan, depth = self._plan, self._plan.depths[0]
         self._say(f"{plan.conversations:,} conversations by turns")
@@ -153,35 +154,30 @@ class Measurements:
                 each.reserve(depth + plan.tokens)
                 tokens += each.random_ids(1)
 
-            def alternate() -> float:
+            def by_turns() -> None:
+                current = list(tokens)
+                for written in range(1, plan.tokens + 1):
+                    for index, each in enumerate(several):
+                        current[index] = each.step(current[index], ahead=written < plan.tokens)
+
+            def one_by_one() -> None:
+                for token, each in zip(tokens, several, strict=True):
+                    each.write(token, plan.tokens)
+
+            def seconds(way: Callable[[], None]) -> float:
                 for each in several:
                     each.rewind(depth)
-                current = list(tokens)
-                start = time.perf_counter()
-                for _ in range(plan.tokens):
-                    for index, each in enumerate(several):
-                        current[index] = each.step(current[index])
-                return (time.perf_counter() - start) / (plan.tokens * len(several))
+                return _seconds(way) / (plan.tokens * len(several))
 
-            def alone(*, ahead: bool) -> float:
-                spent = 0.0
-                for token, each in zip(tokens, several, strict=True):
-                    each.rewind(depth)
-                    start = time.perf_counter()
-                    each.write(token, plan.tokens, ahead=ahead)
-                    spent += time.perf_counter() - start
-                return spent / (plan.tokens * len(several))
-
-            ways = (alternate, lambda: alone(ahead=True), lambda: alone(ahead=False))
-            times = [[way() for way in ways] for _ in range(1 + plan.repeats)][1:]
-        turns, written, not_ahead = (statistics.median(of_way) for of_way in zip(*times, strict=True))
+            ways = (by_turns, one_by_one)
+            times = [[seconds(way) for way in ways] for _ in range(1 + plan.repeats)][1:]
+        turns, alone = (statistics.median(of_way) for of_way in zip(*times, strict=True))
         return {
             "conversations": plan.conversations,
             "depth": depth,
             "milliseconds_per_token": 1000 * turns,
-            "milliseconds_per_token_alone": 1000 * written,
-            "milliseconds_per_token_alone_not_ahead": 1000 * not_ahead,
-            "cost": turns / written - 1,
+            "milliseconds_per_token_alone": 1000 * alone,
+            "cost": turns / alone - 1,
         }
 
     def reused(self) -> dict[str, Any]:

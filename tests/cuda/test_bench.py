@@ -18,6 +18,7 @@ from engine.__main__ import main
 from engine.bench import bandwidth, phases
 from engine.bench.phases import noted_launches
 from engine.cuda.arguments import Fill
+from engine.cuda.drawing import DrawSlot
 from engine.cuda.kernel_set import KernelSet
 
 QUICK = ("--prompt", 9, "--tokens", 2, "--repeats", 1, "--depths", "3,20", "--context", 128)
@@ -126,6 +127,28 @@ def test_a_real_model_is_measured_on_the_card(bench: Bench) -> None:
     assert not found["random_weights"]
     assert found["interleaved"]["conversations"] == 2
     assert {"runtime", "weights", "upload", "check"} <= found["load_stages"].keys()
+
+
+@pytest.mark.parametrize(("conversations", "most"), [(0, 2), (3, 4)])
+def test_conversations_by_turns_are_measured_as_answers_have_them(
+    conversations: int,
+    most: int,
+    bench: Bench,
+    config_file: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While a token is waited for, the step behind it is on the card, and so are those of the others."""
+    take, slots, in_flight = DrawSlot.take, set[DrawSlot](), []
+
+    def counted_take(slot: DrawSlot) -> int | None:
+        slots.add(slot)
+        in_flight.append(sum(each.in_flight for each in slots))
+        return take(slot)
+
+    monkeypatch.setattr(DrawSlot, "take", counted_take)
+    path = config_file("llama", num_hidden_layers=1)
+    figures(bench(path, "--random-weights", *QUICK, "--interleave", conversations, "--json"))
+    assert max(in_flight) == most
 
 
 def test_a_person_can_read_the_phases(bench: Bench, config_file: Callable[..., Path]) -> None:
