@@ -5,80 +5,24 @@ whatever happens between two of them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from card_answers import PROMPT, SAMPLED, Load, engines_on_cards, finish, start
 from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 
-from engine.checkpoints.model_folder import open_model
-from engine.config import EngineConfig
 from engine.cuda.backend import CudaBackend
-from engine.engine import Engine
 from engine.errors import OutOfMemoryError
-from engine.generation import (
-    DeviceChanged,
-    Finished,
-    FinishReason,
-    GenerationEvent,
-    GenerationRequest,
-    SamplingParams,
-    TextDelta,
-)
+from engine.generation import DeviceChanged, Finished, FinishReason, SamplingParams, TextDelta
 from engine.kv_geometry import PAGE
-
-MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
-PROMPT = list(range(5, 75))
-SAMPLED = SamplingParams(temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, seed=11)
-
-Load = Callable[..., Engine]
 
 
 @pytest.fixture
 def load(
     make_card: Callable[..., EmulatedCard], card_compiler: EmulatedCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Load]:
-    engines: list[Engine] = []
-
-    def load_engine(card: EmulatedCard | None = None, **settings: Any) -> Engine:
-        found = card or make_card()
-        monkeypatch.setattr("engine.card_loading.find_card", lambda: found.info)
-        monkeypatch.setattr("engine.cuda.availability.open_card", lambda: found)
-        monkeypatch.setattr("engine.cuda.nvrtc_compiler.NvrtcCompiler", lambda cache: card_compiler)
-        common = {"device": "cuda", "keep_states": False, "context": 512, "weights": "q8"}
-        engines.append(Engine.load(open_model(MODEL), EngineConfig(**{**common, **settings})))
-        return engines[-1]
-
-    yield load_engine
-    for engine in engines:
-        engine.close()
-
-
-def start(
-    engine: Engine,
-    ids: Sequence[int] = PROMPT,
-    conversation: str = "a",
-    *,
-    count: int | None = 8,
-    sampling: SamplingParams = SAMPLED,
-    cancel: threading.Event | None = None,
-    **more: Any,
-) -> Iterator[GenerationEvent]:
-    request = GenerationRequest(
-        tuple(ids),
-        sampling,
-        max_new_tokens=count,
-        conversation=conversation,
-        **{"ignore_eos": True, **more},
-    )
-    return engine.generate(request, cancel)
-
-
-def finish(events: Iterator[GenerationEvent]) -> Finished:
-    *_, last = events
-    assert isinstance(last, Finished)
-    return last
+    yield from engines_on_cards(make_card, card_compiler, monkeypatch)
 
 
 @pytest.fixture
@@ -184,33 +128,6 @@ def test_the_context_is_filled_to_its_last_token(
     assert found.finish_reason is FinishReason.CONTEXT
     assert len(found.token_ids) == 12
     assert found.token_ids == drawn_by_computer(PROMPT[:62], count=12)
-
-
-def test_two_conversations_by_turns_token_by_token(load: Load, card: EmulatedCard) -> None:
-    engine = load(card)
-    prompts = {"a": PROMPT, "b": [9, 8, 7, *PROMPT[:55]]}
-    settings = {"a": SAMPLED, "b": SamplingParams(temperature=1.2, seed=5)}
-    alone = {
-        name: finish(start(engine, prompt, f"{name} alone", sampling=settings[name], count=12)).token_ids
-        for name, prompt in prompts.items()
-    }
-    recorded = len(card.recordings)
-    answers = {
-        name: start(engine, prompt, name, sampling=settings[name], count=12)
-        for name, prompt in prompts.items()
-    }
-    told: dict[str, list[int]] = {"a": [], "b": []}
-    while answers:
-        for name, answer in list(answers.items()):
-            event = next(answer)
-            if isinstance(event, TextDelta):
-                told[name].append(event.token_id)
-            elif isinstance(event, Finished):
-                del answers[name]
-                answer.close()
-    assert {name: tuple(tokens) for name, tokens in told.items()} == alone
-    assert len(card.recordings) == recorded
-    engine._states.check()
 
 
 def test_the_next_answer_may_begin_where_the_one_before_ended(load: Load) -> None:
