@@ -59,6 +59,7 @@ class CardDrawing:
         else:
             backend.run_drawn([token], sequence, pool, slot, cancel)
         # Where another answer was computed meanwhile, the card has to be told the token, once that is known.
+        # Answers that take turns have a step each there, so it has those of the others to do until then.
         is_ahead = ahead and backend.run_ahead(sequence.length, None, sequence, pool, slot)
         following = _drawn(slot)
         if ahead and not is_ahead:
