@@ -47,13 +47,23 @@ def few_launch(
     shared memory, where this one is to be spread evenly, see `_spread`.
     """
     jobs = layout.tiles // slots
-    useful = max(-(-jobs * taken // (_WARPS // layout.chains)), -(-card.multiprocessors // takers))
+    useful = max(-(-jobs * taken // groups_of_block(layout, slots=slots)), -(-card.multiprocessors // takers))
     wanted = shared_bytes(layout, card, planes=planes, tokens=tokens, slots=slots)
     return FewLaunch(
         grid=min(card.multiprocessors, jobs * taken, useful),
         jobs=jobs,
         shared_bytes=wanted if behind is None else _spread(wanted, behind, card),
     )
+
+
+def groups_of_block(layout: TileLayout, *, slots: int) -> int:
+    """Of a block's warps, in products of one row: so many jobs are made at the same time. A group is as many
+    teams (1, 2 or 4) of as many warps as there are chains, each of which makes as many of a job's tiles.
+    """
+    teams, each = _WARPS // layout.chains, 1
+    while 2 * each <= min(slots, teams):
+        each *= 2
+    return teams // each
 
 
 def shared_bytes(layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.cuda.driver import CardInfo
-from engine.cuda.few_rows import few_launch, inverse, shared_bytes
+from engine.cuda.few_rows import few_launch, groups_of_block, inverse, shared_bytes
 from engine.cuda.tile_layout import TILE, TileLayout, most_chains
 
 WARPS = 16
@@ -40,6 +40,18 @@ def test_a_matrix_of_few_tiles_keeps_all_warps_of_a_large_card_busy(tiles: int) 
 @given(st.integers(1, 10**6), st.integers(2, 512))
 def test_experts_are_cut_alike_whatever_their_size(rows: int, experts: int) -> None:
     assert most_chains(rows, experts) == most_chains(10**6, 1)
+
+
+@pytest.mark.parametrize(
+    ("chains", "slots", "groups"),
+    [(4, 1, 4), (4, 2, 2), (4, 4, 1), (1, 4, 4), (3, 2, 2), (3, 4, 1), (5, 2, 1), (8, 4, 1), (16, 4, 1)],
+)
+def test_a_job_s_tiles_are_made_at_the_same_time_where_there_are_warps(
+    chains: int, slots: int, groups: int
+) -> None:
+    layout = TileLayout(4, TILE * slots, 128 * chains, 32)
+    assert layout.chains == chains
+    assert groups_of_block(layout, slots=slots) == groups
 
 
 @given(st.sampled_from([4, 8]), st.integers(1, 200), st.integers(1, 4), st.integers(0, 150 * 2**10))

@@ -1,9 +1,10 @@
 // What a token's products are made of: one row, with tiles of codes whose scales are narrow, one for each block, without
 // offsets.
 //
-// Up to 16 warps make a tile of 16 outputs together, each a chain of blocks, of which each lane of a row takes a stretch:
-// block after block the exact integer product, times the weight's scale, times the row's scale, added to the stretch's
-// sum. Then all stretches are added up in their order.
+// Up to 16 warps, a team, make a tile of 16 outputs together, each a chain of blocks, of which each lane of a row takes a
+// stretch: block after block the exact integer product, times the weight's scale, times the row's scale, added to the
+// stretch's sum. Then all stretches are added up in their order. Where a job has several tiles, up to as many teams, a
+// group, make them at the same time.
 //
 // One multiplication of matrices has eight inputs of each of four blocks: a row of codes has one of them beside the
 // other, and of the eight columns two have the inputs that belong to a block, others zeros there. So after four of
@@ -15,6 +16,27 @@
 
 #include "few_rows.cuh"
 
+// Which of a job's SLOTS tiles a warp has a part in, and in which part.
+template <int SLOTS>
+struct Place {
+    int teams_each;                   // of a group: a power of two, up to SLOTS
+    int groups;                       // of the block; warps beyond them have nothing to do
+    int group, member, chain, first;  // where this warp is; its first tile of a job
+
+    KESTREL_DEVICE explicit Place(const ProductFew& args) {
+        int chains = args.weights.chains, teams = FEW_WARPS * args.by_chains >> 8;
+        int shift = SLOTS == 1 ? 0 : SLOTS == 4 && teams >= 4 ? 2 : teams >= 2 ? 1 : 0;
+        int team = warp_index() * args.by_chains >> 8;
+        teams_each = 1 << shift, groups = teams >> shift, group = team >> shift;
+        chain = warp_index() - team * chains, member = warp_index() - (group << shift) * chains;
+        first = (team - (group << shift)) * tiles();
+    }
+
+    // That a warp has of a job.
+    KESTREL_DEVICE int tiles() const { return SLOTS / teams_each; }
+    KESTREL_DEVICE int members(const Tiles& weights) const { return teams_each * weights.chains; }
+};
+
 // How a warp goes through its chain of each of its tiles.
 template <int BITS, bool GATES, int SLOTS>
 struct Asking {
@@ -22,13 +44,16 @@ struct Asking {
 
     const ProductFew& args;
     const int* chosen;  // experts of this row
-    int chain, step, end;
+    const Place<SLOTS>& place;
+    int step, end;
     int job, slot, left;          // of the next stage to ask for; how many of its tile are left
     const uint8 *codes, *scales;  // where this lane's pieces of it are
 
     // Of jobs from the first one on, up to before the end.
-    KESTREL_DEVICE Asking(const ProductFew& arguments, const int* experts, int chain, int first_job, int step, int end)
-        : args(arguments), chosen(experts), chain(chain), step(step), end(end), job(first_job), slot(0), left(0) {}
+    KESTREL_DEVICE Asking(
+        const ProductFew& arguments, const int* experts, const Place<SLOTS>& of_warp, int first_job, int step, int end
+    )
+        : args(arguments), chosen(experts), place(of_warp), step(step), end(end), job(first_job), slot(0), left(0) {}
 
     // number / jobs_each
     KESTREL_DEVICE int taken_of(int number) const {
@@ -45,7 +70,7 @@ struct Asking {
 
     KESTREL_DEVICE void seek() {
         const Tiles& weights = args.weights;
-        int64 stage = (int64)tile_of(job, slot) * weights.num_stages() + chain * weights.stretch;
+        int64 stage = (int64)tile_of(job, place.first + slot) * weights.num_stages() + place.chain * weights.stretch;
         codes = weights.codes + stage * Stage::CODE_BYTES + lane_index() * 16;
         scales = weights.scales + stage * Stage::SCALE_BYTES + lane_index() * 16;
         left = weights.stretch;
@@ -60,7 +85,7 @@ struct Asking {
                 copy_async16_to(to + i * UNIT_BYTES, codes + i * UNIT_BYTES);
             if (lane_index() < Stage::SCALE_BYTES / 16) copy_async16_to(to + Stage::CODE_BYTES, scales);
             codes += Stage::CODE_BYTES, scales += Stage::SCALE_BYTES;
-            if (--left == 0 && ++slot == SLOTS) slot = 0, job += step;
+            if (--left == 0 && ++slot == place.tiles()) slot = 0, job += step;
         }
         commit_copies();
     }

@@ -17,21 +17,21 @@ struct Output {
     }
 };
 
-// blockIdx.y is the row where there are experts. A group of warps makes SLOTS tiles for a job: of gates with their ups,
+// blockIdx.y is the row where there are experts. A group of teams makes SLOTS tiles for a job: of gates with their ups,
 // half of them are gates.
 template <int BITS, int PLANES, bool GATES, int SLOTS>
 KESTREL_DEVICE void product_one(const ProductFew& args) {
     using Stage = Ring<BITS>;
     __shared__ int chosen[MOST_TAKEN];
-    __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its chains' sums are kept, and outputs made
+    __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its warps' sums are kept, and outputs made
     const Tiles& weights = args.weights;
-    int lane = lane_index(), warp = warp_index(), chains = weights.chains, groups = FEW_WARPS * args.by_chains >> 8;
-    int group = warp * args.by_chains >> 8, chain = warp - group * chains, token = blockIdx.y;
+    const Place<SLOTS> of_warp(args);
+    int lane = lane_index(), chains = weights.chains, group = of_warp.group, token = blockIdx.y;
     bool has_experts = args.experts != nullptr;
-    int end = args.jobs_each * args.taken, step = groups * gridDim.x;
-    int first_job = group < groups ? group * gridDim.x + blockIdx.x : end;
-    Asking<BITS, GATES, SLOTS> asking(args, has_experts ? chosen : nullptr, chain, first_job, step, end);
-    SharedPlace ring = shared_place(dynamic_shared()) + warp * (Stage::COUNT * Stage::STAGE_BYTES);
+    int end = args.jobs_each * args.taken, step = of_warp.groups * gridDim.x;
+    int first_job = group < of_warp.groups ? group * gridDim.x + blockIdx.x : end;
+    Asking<BITS, GATES, SLOTS> asking(args, has_experts ? chosen : nullptr, of_warp, first_job, step, end);
+    SharedPlace ring = shared_place(dynamic_shared()) + warp_index() * (Stage::COUNT * Stage::STAGE_BYTES);
     SharedPlace asks_at = kept(ring + lane * 16);
     SharedRows<PLANES> rows(dynamic_shared() + Stage::BYTES, weights, 1);
     bool row_first = false;  // what is asked for behind it would be in its way
@@ -46,8 +46,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     }
 #pragma unroll 1
     for (int i = 0; i < Stage::COUNT; ++i) asking.ask(asks_at + i * Stage::STAGE_BYTES);
-    if (lane < 2 * FEW_ROUNDS && chain == 0 && group < groups)
-        open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? chains : 1);
+    if (lane < 2 * FEW_ROUNDS && of_warp.member == 0 && group < of_warp.groups)
+        open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? of_warp.members(weights) : 1);
     RowPart norm;
     norm.load_norm(args.x);
     share_padding<PLANES>(weights.num_blocks(), rows);
@@ -57,7 +57,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     int r = lane / 4, q = lane % 4, place = 0, round = 0, maker = 0;
     SharedPlace words_at = kept(ring + piece_of(q, r) * 16);
     SharedPlace scales_at = kept(ring + Stage::CODE_BYTES + (LANE_ROWS * q + r) * 4);
-    LaneInputs<PLANES> inputs(rows, weights, chain);
+    LaneInputs<PLANES> inputs(rows, weights, of_warp.chain);
     // It takes longer to begin than the row takes to be there: so what it asks for isn't in the way. But then that takes
     // until the end of a short launch, and puts it off.
     if (args.is_short) let_next_start();
@@ -80,7 +80,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             if (output.there) before = *output.y;
         }
 #pragma unroll 1
-        for (int slot = 0; slot < SLOTS; ++slot) {
+        for (int slot = 0; slot < of_warp.tiles(); ++slot) {
             StretchSums<BITS, PLANES> sums = {0.0f, 0.0f};
 #pragma unroll 1
             for (int stage = 0; stage < weights.stretch; ++stage) {
@@ -94,13 +94,13 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             }
             inputs.move(-weights.stretch);
             if (slot == 0 && round >= FEW_ROUNDS) wait_at(made, round / FEW_ROUNDS - 1);
-            float* to = here + (chain * STRETCHES + q) * outputs + slot * TILE + r;
+            float* to = here + (of_warp.chain * STRETCHES + q) * outputs + (of_warp.first + slot) * TILE + r;
             to[0] = sums.of[0], to[LANE_ROWS] = sums.of[1];
         }
         __syncwarp();
         if (lane == 0) arrive(kept_gate);
-        bool makes = chain == maker;
-        maker = maker + 1 == chains ? 0 : maker + 1;
+        bool makes = of_warp.member == maker;
+        maker = maker + 1 == of_warp.members(weights) ? 0 : maker + 1;
         if (!makes) continue;
         wait_at(kept_gate, round / FEW_ROUNDS);
         int taken = asking.taken_of(job);
