@@ -46,7 +46,8 @@ struct Asking {
     const int* chosen;  // experts of this row
     const Place<SLOTS>& place;
     int step, end;
-    int job, slot, left;          // of the next stage to ask for; how many of its tile are left
+    int job, slot;                // the next tile to ask for
+    int left;                     // stages of the one before
     const uint8 *codes, *scales;  // where this lane's pieces of it are
 
     // Of jobs from the first one on, up to before the end.
@@ -68,24 +69,27 @@ struct Asking {
         return chosen == nullptr ? tile : chosen[taken] * tiles + tile;
     }
 
-    KESTREL_DEVICE void seek() {
+    // To the next tile, if there is one.
+    KESTREL_DEVICE bool seek() {
+        if (job >= end) return false;
         const Tiles& weights = args.weights;
         int64 stage = (int64)tile_of(job, place.first + slot) * weights.num_stages() + place.chain * weights.stretch;
         codes = weights.codes + stage * Stage::CODE_BYTES + lane_index() * 16;
         scales = weights.scales + stage * Stage::SCALE_BYTES + lane_index() * 16;
         left = weights.stretch;
+        if (++slot == place.tiles()) slot = 0, job += step;
+        return true;
     }
 
     // The next stage, to where this lane's pieces of it have their places.
     KESTREL_DEVICE void ask(SharedPlace to) {
-        if (left == 0 && job < end) seek();
-        if (left > 0) {
+        if (left > 0 || seek()) {
 #pragma unroll
             for (int i = 0; i < Stage::CODE_BYTES / UNIT_BYTES; ++i)
                 copy_async16_to(to + i * UNIT_BYTES, codes + i * UNIT_BYTES);
             if (lane_index() < Stage::SCALE_BYTES / 16) copy_async16_to(to + Stage::CODE_BYTES, scales);
             codes += Stage::CODE_BYTES, scales += Stage::SCALE_BYTES;
-            if (--left == 0 && ++slot == place.tiles()) slot = 0, job += step;
+            --left;
         }
         commit_copies();
     }
