@@ -46,13 +46,6 @@ struct CodeScale {
         inverse = counts ? LARGEST_CODE / largest : 0.0f;
         if (!counts) scale = finite ? 0.0f : not_a_number();
     }
-
-    KESTREL_DEVICE void codes_of(float value, int& high, int& low) const {
-        float quotient = inverse > 0.0f ? value * inverse : 0.0f;
-        float rounded = rintf(quotient);
-        high = (int)rounded;
-        low = (int)rintf((quotient - rounded) * (float)LOW_STEPS);
-    }
 };
 
 // NaN where any of a warp's numbers is not finite, else the largest magnitude's 127th part, or 0.
@@ -62,43 +55,55 @@ KESTREL_DEVICE float scale_of(float magnitude, bool finite) {
     return scale >= SMALLEST_NORMAL ? scale : 0.0f;
 }
 
+// A number that is added to it ends in the last bits of the sum, as a whole one: ties go to even.
+static const float ROUNDS_TO_WHOLE = 12582912.0f;  // 1.5 * 2^23
+
+// A number times the inverse of its scale, in codes: in the lowest bytes of these words. Conversions are slow, so there
+// are none.
+struct RoundedCode {
+    uint32 high, low;
+
+    KESTREL_DEVICE explicit RoundedCode(float quotient) {
+        float found = quotient + ROUNDS_TO_WHOLE;
+        high = __float_as_uint(found);
+        low = __float_as_uint((quotient - (found - ROUNDS_TO_WHOLE)) * (float)LOW_STEPS + ROUNDS_TO_WHOLE);
+    }
+};
+
 // The numbers of 32 neighbours, one a lane, of a row; `column` is this lane's. All lanes have to come here together;
 // those beyond the width bring 0.
 KESTREL_DEVICE void store_activation(const Activation& to, int64 row, int column, float value) {
     if (to.values != nullptr && column < to.width) to.values[row * to.width + column] = value;
     if (to.high == nullptr) return;
     bool two_planes = to.low != nullptr;
-    CodeScale by(warp_max(fabsf(value)), __all_sync(ALL_LANES, is_finite(value)), two_planes);
-    int high, low;
-    by.codes_of(value, high, low);
+    float largest = finite_magnitude(warp_max_bits(__float_as_uint(fabsf(value))));
+    CodeScale by(largest, is_finite(largest), two_planes);
+    RoundedCode code(by.inverse > 0.0f ? value * by.inverse : 0.0f);
     int lane = lane_index();
     int64 block = (row * to.width + column) / WARP, at = block * WARP + lane % 16 / 4 * 8 + lane / 16 * 4 + lane % 4;
-    to.high[at] = (int8)high;
-    if (two_planes) to.low[at] = (int8)low;
-    if (to.sums != nullptr) {
-        int32 sum = warp_sum_int(two_planes ? high * LOW_STEPS + low : high);
-        if (lane == 0) to.sums[block] = (float)sum;
-    }
+    to.high[at] = (int8)code.high;
+    if (two_planes) to.low[at] = (int8)code.low;
     if (lane == 0) to.scales[block] = by.scale;
+    if (to.sums == nullptr) return;
+    // What the bits have in common is no part of the codes.
+    int32 high = (int32)(code.high - __float_as_uint(ROUNDS_TO_WHOLE));
+    int32 low = (int32)(code.low - __float_as_uint(ROUNDS_TO_WHOLE));
+    int32 sum = __reduce_add_sync(ALL_LANES, two_planes ? high * LOW_STEPS + low : high);
+    if (lane == 0) to.sums[block] = (float)sum;
 }
-
-// A number that is added to it ends in the last bits of the sum, as a whole one: ties go to even.
-static const float ROUNDS_TO_WHOLE = 12582912.0f;  // 1.5 * 2^23
 
 // The lowest bytes of four words.
 KESTREL_DEVICE uint32 low_bytes(const uint32 (&words)[4]) {
     return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
 }
 
-// A lane's neighbours, four for each of WORDS, of a block that lanes next to each other share. Conversions are slow, so
-// there are none, see ROUNDS_TO_WHOLE.
+// A lane's neighbours, four for each of WORDS, of a block that lanes next to each other share.
 template <int WORDS>
 struct LaneCodes {
     static const int LANES = 8 / WORDS;  // of a block
 
     uint32 high[WORDS], low[WORDS];  // four codes a word
     float scale;                     // of the block
-    int32 sum;                       // of the block's codes, in steps of the finer plane
 
     KESTREL_DEVICE LaneCodes(const float* values, bool two_planes) {
         uint32 bits = 0;
@@ -108,24 +113,27 @@ struct LaneCodes {
         float largest = finite_magnitude(bits);
         CodeScale by(largest, is_finite(largest), two_planes);
         scale = by.scale;
-        sum = 0;
         bool counts = by.inverse > 0.0f;
         for (int word = 0; word < WORDS; ++word) {
             uint32 high_words[4], low_words[4];
             for (int i = 0; i < 4; ++i) {
-                float quotient = values[4 * word + i] * by.inverse, found = quotient + ROUNDS_TO_WHOLE;
-                float rest = (quotient - (found - ROUNDS_TO_WHOLE)) * (float)LOW_STEPS + ROUNDS_TO_WHOLE;
-                high_words[i] = __float_as_uint(found), low_words[i] = __float_as_uint(rest);
-                // What both bits have in common is no part of the codes.
-                int high_code = (int)(high_words[i] - __float_as_uint(ROUNDS_TO_WHOLE));
-                int low_code = (int)(low_words[i] - __float_as_uint(ROUNDS_TO_WHOLE));
-                sum += two_planes ? high_code * LOW_STEPS + low_code : high_code;
+                RoundedCode code(values[4 * word + i] * by.inverse);
+                high_words[i] = code.high, low_words[i] = code.low;
             }
             high[word] = counts ? low_bytes(high_words) : 0;
             low[word] = counts ? low_bytes(low_words) : 0;
         }
-        if (!counts) sum = 0;
+    }
+
+    // Of the block's codes, in steps of the finer plane. All lanes of a warp have to come here together.
+    KESTREL_DEVICE int32 sum(bool two_planes) const {
+        const uint32 ones = 0x01010101;
+        int32 of_high = 0, of_low = 0;
+        for (int word = 0; word < WORDS; ++word)
+            of_high = dot4(high[word], ones, of_high), of_low = dot4(low[word], ones, of_low);
+        int32 sum = two_planes ? of_high * LOW_STEPS + of_low : of_high;
         for (int distance = 1; distance < LANES; distance *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
+        return sum;
     }
 
     // Which word of its block (eight a plane) is the lane's first; each further one is 2 further.
@@ -134,8 +142,8 @@ struct LaneCodes {
         return four % 4 * 2 + four / 4;
     }
 
-    // at: of the lane's first neighbour.
-    KESTREL_DEVICE void store(const Activation& to, int64 at) const {
+    // at: of the lane's first neighbour. sum: of the block's codes.
+    KESTREL_DEVICE void store(const Activation& to, int64 at, int32 sum) const {
         int64 block = at / WARP, first = block * 8 + first_word(lane_index());
         for (int word = 0; word < WORDS; ++word) {
             ((uint32*)to.high)[first + 2 * word] = high[word];
@@ -159,7 +167,8 @@ KESTREL_DEVICE void store_eight(const Activation& to, int64 row, int column, con
             if (column + i < to.width) to.values[at + i] = values[i];
     if (to.high == nullptr) return;
     EightCodes codes(values, to.low != nullptr);
-    if (column < to.width) codes.store(to, at);
+    int32 sum = to.sums == nullptr ? 0 : codes.sum(to.low != nullptr);
+    if (column < to.width) codes.store(to, at, sum);
 }
 
 // Four neighbours, likewise. `there`: whether a block's lanes have any.
@@ -169,7 +178,8 @@ KESTREL_DEVICE void store_four(const Activation& to, int64 row, int column, bool
         *(float4*)(to.values + at) = make_float4(values[0], values[1], values[2], values[3]);
     if (to.high == nullptr) return;
     FourCodes codes(values, to.low != nullptr);
-    if (there) codes.store(to, at);
+    int32 sum = to.sums == nullptr ? 0 : codes.sum(to.low != nullptr);
+    if (there) codes.store(to, at, sum);
 }
 
 // A row is read in chunks: a warp takes one, eight neighbours a lane.

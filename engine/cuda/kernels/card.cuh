@@ -238,10 +238,4 @@ KESTREL_DEVICE float warp_max(float value) {
     return value;
 }
 
-KESTREL_DEVICE int32 warp_sum_int(int32 value) {
-    for (int distance = WARP / 2; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(ALL_LANES, value, distance);
-    return value;
-}
-
 KESTREL_DEVICE uint32 warp_max_bits(uint32 value) { return __reduce_max_sync(ALL_LANES, value); }

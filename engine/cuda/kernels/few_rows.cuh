@@ -167,6 +167,7 @@ KESTREL_DEVICE void share_numbers(const FewRows& x, const RowPart& norm, int64 f
             if (x.norm != nullptr && start > of_warp) weights.load(x.norm, width, start);
             for (int j = 0; j < 8; ++j) values.of[j] = values.of[j] * factor * weights.of[j];
             EightCodes codes(values.of, PLANES == 2);
+            int32 sum = SUMS ? codes.sum(PLANES == 2) : 0;
             if (at >= width) continue;
             int word = at / WARP * 8 + EightCodes::first_word(lane_index());
             for (int half = 0; half < 2; ++half) {
@@ -175,7 +176,7 @@ KESTREL_DEVICE void share_numbers(const FewRows& x, const RowPart& norm, int64 f
             }
             if (at % WARP != 0) continue;
             to.scales[token * to.blocks + at / WARP] = codes.scale;
-            if (SUMS) to.sums[token * to.blocks + at / WARP] = (float)codes.sum;
+            if (SUMS) to.sums[token * to.blocks + at / WARP] = (float)sum;
         }
     }
 }

@@ -117,6 +117,11 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value, KESTREL_PLACE) 
     return value;
 }
 
+inline int __reduce_add_sync(unsigned mask, int value, KESTREL_PLACE) {
+    for (int bits = 16; bits > 0; bits /= 2) value += __shfl_xor_sync(mask, value, bits, 32, file, line);
+    return value;
+}
+
 struct KestrelTile {  // what one lane has of a product of tiles
     int* c;
     const unsigned *a, *b;
