@@ -147,23 +147,42 @@ struct StretchSums {
     }
 };
 
-// All of COUNT outputs' stretches, from the first one's sum on, each `stride` behind the one before; outputs are `apart`.
-// Codes of 4 bits were 16-fold until here.
-template <int BITS, int COUNT>
-KESTREL_DEVICE void totals(float (&sums)[COUNT], const float* from, int apart, int stride, int stretches) {
-    const int at_once = 16 / COUNT;  // asked for together
-    for (int j = 0; j < COUNT; ++j) sums[j] = from[j * apart];
-#pragma unroll 1
-    for (int first = 1; first < stretches; first += at_once) {
-        float some[at_once][COUNT];
-#pragma unroll
-        for (int i = 0; i < at_once; ++i)
-            for (int j = 0; j < COUNT; ++j)
-                some[i][j] = first + i < stretches ? from[(first + i) * stride + j * apart] : 0.0f;
-#pragma unroll
-        for (int i = 0; i < at_once; ++i)
-            for (int j = 0; j < COUNT; ++j)
-                if (first + i < stretches) sums[j] += some[i][j];
+// Of COUNT outputs, sums of stretches in shared memory, one behind the other. Where so many chains are left that those of
+// AT_ONCE are asked for together: nothing has to be found out between them.
+template <int COUNT, int STRIDE>
+struct StretchTotals {
+    float of[COUNT];
+    const float* from;  // the next stretch, of the first output
+    int apart;          // outputs
+    int chains;         // left
+
+    KESTREL_DEVICE StretchTotals(const float* parts, int apart, int chains) : from(parts), apart(apart), chains(chains) {
+        for (int j = 0; j < COUNT; ++j) of[j] = -0.0f;  // what is added to it stays as it is
     }
-    for (int j = 0; j < COUNT; ++j) sums[j] *= 1.0f / BlockWords<BITS>::ONE;
+
+    template <int AT_ONCE>
+    KESTREL_DEVICE void add() {
+        const int stretches = AT_ONCE * STRETCHES;
+#pragma unroll 1
+        for (; chains >= AT_ONCE; chains -= AT_ONCE, from += stretches * STRIDE) {
+            float some[stretches][COUNT];
+#pragma unroll
+            for (int i = 0; i < stretches; ++i)
+                for (int j = 0; j < COUNT; ++j) some[i][j] = from[i * STRIDE + j * apart];
+#pragma unroll
+            for (int i = 0; i < stretches; ++i)
+                for (int j = 0; j < COUNT; ++j) of[j] += some[i][j];
+        }
+    }
+};
+
+// All of COUNT outputs' stretches, from the first one's sum on, each STRIDE behind the one before; outputs are `apart`.
+// Codes of 4 bits were 16-fold until here.
+template <int BITS, int COUNT, int STRIDE>
+KESTREL_DEVICE void totals(float (&sums)[COUNT], const float* from, int apart, int chains) {
+    StretchTotals<COUNT, STRIDE> totals(from, apart, chains);
+    totals.template add<8 / COUNT>();
+    if (COUNT == 1) totals.template add<4>();
+    totals.template add<1>();
+    for (int j = 0; j < COUNT; ++j) sums[j] = totals.of[j] * (1.0f / BlockWords<BITS>::ONE);
 }

@@ -111,7 +111,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             float value = 0.0f;
             if (lane < half) {
                 float both[2];
-                totals<BITS, 2>(both, here + lane, half, outputs, chains * STRETCHES);
+                totals<BITS, 2, outputs>(both, here + lane, half, chains);
                 value = gated(both[0], both[1]);
             }
             if (SLOTS == 4)
@@ -122,7 +122,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             Output output(args, taken, token, job);
             if (output.there) {
                 float sum[1];
-                totals<BITS, 1>(sum, here + lane, 0, outputs, chains * STRETCHES);
+                totals<BITS, 1, outputs>(sum, here + lane, 0, chains);
                 if (args.bias != nullptr) sum[0] += args.bias[output.n];
                 *output.y = args.adds ? before + sum[0] : sum[0];
             }
