@@ -84,6 +84,12 @@ KESTREL_DEVICE SharedPlace kept(SharedPlace place) {
     return place;
 }
 
+// The same for a place in global memory.
+KESTREL_DEVICE const float* kept(const float* address) {
+    asm volatile("" : "+l"(address));
+    return address;
+}
+
 KESTREL_DEVICE uint4 load_shared16(SharedPlace place) {
     uint4 value;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -97,6 +103,10 @@ KESTREL_DEVICE uint32 load_shared4(SharedPlace place) {
     uint32 value;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(place) : "memory");
     return value;
+}
+
+KESTREL_DEVICE void store_shared4(SharedPlace place, uint32 value) {
+    asm volatile("st.shared.u32 [%0], %1;" : : "r"(place), "r"(value) : "memory");
 }
 
 // This thread's copies since the last time are a group.

@@ -126,57 +126,83 @@ struct RowPart {
     static const int STEP = 8 * FEW_THREADS;
     float of[8];
 
-    // start: of the warp's.
-    KESTREL_DEVICE void load(const float* row, int width, int start) {
-        whole_eight(row, start + 8 * lane_index(), width, of);
+    KESTREL_DEVICE void load(const float* from, bool there) {
+        uint4 halves[2] = {make_uint4(0u, 0u, 0u, 0u), make_uint4(0u, 0u, 0u, 0u)};
+        if (there) halves[0] = load_global16(from), halves[1] = load_global16(from + 4);
+        for (int i = 0; i < 2; ++i) {
+            of[4 * i] = __uint_as_float(halves[i].x), of[4 * i + 1] = __uint_as_float(halves[i].y);
+            of[4 * i + 2] = __uint_as_float(halves[i].z), of[4 * i + 3] = __uint_as_float(halves[i].w);
+        }
     }
 
     // The first ones of a norm's weights, or ones.
     KESTREL_DEVICE void load_norm(const FewRows& x) {
         for (int i = 0; i < 8; ++i) of[i] = 1.0f;
-        if (x.norm != nullptr) load(x.norm, x.codes.width, 8 * WARP * warp_index());
+        int column = 8 * threadIdx.x;
+        if (x.norm != nullptr) load(x.norm + column, column < x.codes.width);
+    }
+};
+
+// Where rows of numbers are for a thread, and where what comes of them goes: found before they are there. Each further
+// step is further by the same in all of them.
+template <int PLANES>
+struct RowWay {
+    const float* from;                   // of the first row
+    SharedPlace chunk_sums, sums, words, scale;  // of the warp's chunk and of all; of its words in the first plane
+
+    KESTREL_DEVICE RowWay(const FewRows& x, int64 first_row, float* all_sums, const SharedRows<PLANES>& to) {
+        int column = 8 * threadIdx.x, word = column / WARP * 8 + EightCodes::first_word(lane_index());
+        from = kept(x.values + first_row * x.codes.width + column);
+        chunk_sums = kept(shared_place(all_sums + warp_index())), sums = kept(shared_place(all_sums + lane_index()));
+        words = kept(shared_place(to.plane(0, 0)) + 4 * word), scale = kept(shared_place(to.scales) + column / WARP * 4);
     }
 };
 
 // Rows that are numbers, behind their norm where there is one: `norm` is this thread's part of it, or ones. SUMS: with
 // those of blocks, where there are offsets.
 template <int PLANES, bool SUMS>
-KESTREL_DEVICE void share_numbers(const FewRows& x, const RowPart& norm, int64 first_row, const SharedRows<PLANES>& to) {
-    __shared__ float chunk_sums[MOST_ROW_CHUNKS];
+KESTREL_DEVICE void share_numbers(
+    const FewRows& x, const RowPart& norm, const RowWay<PLANES>& way, const SharedRows<PLANES>& to
+) {
     const int step = RowPart::STEP;
     int width = x.codes.width, column = 8 * threadIdx.x, of_warp = column - 8 * lane_index();
     for (int token = 0; token < to.tokens; ++token) {
-        const float* row = x.values + (first_row + token) * width;
+        const float* row = way.from + token * width;
         RowPart values, weights = norm;
         float factor = 1.0f;
         if (x.norm != nullptr) {
 #pragma unroll 1
-            for (int start = of_warp; start < width; start += step) {
-                values.load(row, width, start);
+            for (int start = 0; of_warp + start < width; start += step) {
+                values.load(row + start, column + start < width);
                 float sum = sum_of_squares(values.of);
-                if (lane_index() == 0) chunk_sums[start / ROW_CHUNK] = sum;
+                if (lane_index() == 0) store_shared4(way.chunk_sums + start / ROW_CHUNK * 4, __float_as_uint(sum));
             }
             __syncthreads();
-            factor = norm_factor(chunk_sums, width, x.eps);
+            float sum = 0.0f;
+#pragma unroll 1
+            for (int first = 0; (first + lane_index()) * ROW_CHUNK < width; first += WARP)
+                sum += __uint_as_float(load_shared4(way.sums + first * 4));
+            factor = norm_factor_of(sum, width, x.eps);
             if (to.tokens > 1) __syncthreads();  // before the next row's are written
         }
 #pragma unroll 1
-        for (int start = of_warp; start < width; start += step) {
-            int at = start + 8 * lane_index();
-            if (width > step || x.norm == nullptr) values.load(row, width, start);
-            if (x.norm != nullptr && start > of_warp) weights.load(x.norm, width, start);
+        for (int start = 0; of_warp + start < width; start += step) {
+            bool there = column + start < width;
+            if (width > step || x.norm == nullptr) values.load(row + start, there);
+            if (x.norm != nullptr && start > 0) weights.load(x.norm + column + start, there);
             for (int j = 0; j < 8; ++j) values.of[j] = values.of[j] * factor * weights.of[j];
             EightCodes codes(values.of, PLANES == 2);
             int32 sum = SUMS ? codes.sum(PLANES == 2) : 0;
-            if (at >= width) continue;
-            int word = at / WARP * 8 + EightCodes::first_word(lane_index());
+            if (!there) continue;
+            SharedPlace words = way.words + token * PLANES * to.stride + start;
             for (int half = 0; half < 2; ++half) {
-                ((uint32*)to.plane(token, 0))[word + 2 * half] = codes.high[half];
-                if (PLANES == 2) ((uint32*)to.plane(token, 1))[word + 2 * half] = codes.low[half];
+                store_shared4(words + 8 * half, codes.high[half]);
+                if (PLANES == 2) store_shared4(words + to.stride + 8 * half, codes.low[half]);
             }
-            if (at % WARP != 0) continue;
-            to.scales[token * to.blocks + at / WARP] = codes.scale;
-            if (SUMS) to.sums[token * to.blocks + at / WARP] = (float)sum;
+            if (column % WARP != 0) continue;
+            int block = token * to.blocks + start / WARP;
+            store_shared4(way.scale + 4 * block, __float_as_uint(codes.scale));
+            if (SUMS) to.sums[block + column / WARP] = (float)sum;
         }
     }
 }
@@ -194,9 +220,11 @@ KESTREL_DEVICE void share_padding(int num_blocks, const SharedRows<PLANES>& to) 
 
 // All of it, in whichever form. Behind a barrier every thread finds it.
 template <int PLANES, bool SUMS>
-KESTREL_DEVICE void share_rows(const FewRows& x, const RowPart& norm, int64 first_row, const SharedRows<PLANES>& to) {
+KESTREL_DEVICE void share_rows(
+    const FewRows& x, const RowPart& norm, const RowWay<PLANES>& way, int64 first_row, const SharedRows<PLANES>& to
+) {
     if (x.codes.high != nullptr)
         share_codes<PLANES, SUMS>(x.codes, first_row, to);
     else
-        share_numbers<PLANES, SUMS>(x, norm, first_row, to);
+        share_numbers<PLANES, SUMS>(x, norm, way, to);
 }

@@ -174,6 +174,7 @@ struct FewProduct {
 template <int BITS, int PLANES, bool GATES, int SLOTS>
 KESTREL_DEVICE void product_few(const ProductFew& args) {
     __shared__ int chosen[MOST_TAKEN];
+    __shared__ float chunk_sums[MOST_ROW_CHUNKS];
     __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its chains' sums are kept, and outputs made
     if (threadIdx.x < 2 * FEW_WARPS * FEW_ROUNDS)
         open_gate((Gate*)gates + threadIdx.x, threadIdx.x / FEW_ROUNDS % 2 == 0 ? args.weights.chains : 1);
@@ -185,6 +186,7 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
     RowPart norm;
     norm.load_norm(args.x);
     SharedRows<PLANES> rows(dynamic_shared() + Ring<BITS>::BYTES, args.weights, tokens);
+    const RowWay<PLANES> way(args.x, first_row, chunk_sums, rows);
     share_padding<PLANES>(args.weights.num_blocks(), rows);
     wait_for_previous();
     if (has_experts) {
@@ -192,7 +194,7 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
         __syncthreads();
         product.begin();
     }
-    share_rows<PLANES, true>(args.x, norm, first_row, rows);
+    share_rows<PLANES, true>(args.x, norm, way, first_row, rows);
     __syncthreads();
     let_next_start();  // not before: what the next one asks for would be in the way of these rows
 

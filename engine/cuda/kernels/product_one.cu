@@ -23,6 +23,7 @@ template <int BITS, int PLANES, bool GATES, int SLOTS>
 KESTREL_DEVICE void product_one(const ProductFew& args) {
     using Stage = Ring<BITS>;
     __shared__ int chosen[MOST_TAKEN];
+    __shared__ float chunk_sums[MOST_ROW_CHUNKS];
     __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its warps' sums are kept, and outputs made
     const Tiles& weights = args.weights;
     const Place<SLOTS> of_warp(args);
@@ -50,6 +51,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? of_warp.members(weights) : 1);
     RowPart norm;
     norm.load_norm(args.x);
+    const RowWay<PLANES> way(args.x, has_experts ? token : 0, chunk_sums, rows);
     share_padding<PLANES>(weights.num_blocks(), rows);
     const int outputs = SLOTS * TILE;
     int round_parts = chains * STRETCHES * outputs;
@@ -66,7 +68,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     if (row_first)
         wait_copies<Stage::COUNT>();
     else
-        share_rows<PLANES, false>(args.x, norm, has_experts ? token : 0, rows);
+        share_rows<PLANES, false>(args.x, norm, way, has_experts ? token : 0, rows);
     __syncthreads();
 
     // One warp of a group makes a round's outputs, another one in each round, while the others go on.
