@@ -56,7 +56,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     const int outputs = SLOTS * TILE;
     int round_parts = chains * STRETCHES * outputs;
     float* parts = rows.end() + group * FEW_ROUNDS * round_parts;
-    int r = lane / 4, q = lane % 4, place = 0, round = 0, maker = 0;
+    int r = lane / 4, q = lane % 4, place = 0, round = 0;
+    int until_made = of_warp.member;  // rounds until this warp makes outputs
     SharedPlace words_at = kept(ring + piece_of(q, r) * 16);
     SharedPlace scales_at = kept(ring + Stage::CODE_BYTES + (LANE_ROWS * q + r) * 4);
     LaneInputs<PLANES> inputs(rows, weights, of_warp.chain);
@@ -101,9 +102,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         }
         __syncwarp();
         if (lane == 0) arrive(kept_gate);
-        bool makes = of_warp.member == maker;
-        maker = maker + 1 == of_warp.members(weights) ? 0 : maker + 1;
-        if (!makes) continue;
+        if (--until_made >= 0) continue;
+        until_made += of_warp.members(weights);
         wait_at(kept_gate, round / FEW_ROUNDS);
         int taken = asking.taken_of(job);
         if (GATES) {
