@@ -124,19 +124,20 @@ KESTREL_DEVICE void open_gate(Gate* gate, uint32 arrivals) {
     uint32 at = (uint32)__cvta_generic_to_shared(gate);
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at), "r"(arrivals) : "memory");
 }
-KESTREL_DEVICE void arrive(Gate* gate) {
-    uint32 at = (uint32)__cvta_generic_to_shared(gate);
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" : : "r"(at) : "memory");
+KESTREL_DEVICE void arrive_at(SharedPlace gate) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" : : "r"(gate) : "memory");
 }
+KESTREL_DEVICE void arrive(Gate* gate) { arrive_at(shared_place(gate)); }
 // For the end of a turn. It must not be two turns behind.
-KESTREL_DEVICE void wait_at(Gate* gate, uint32 turn) {
-    uint32 at = (uint32)__cvta_generic_to_shared(gate), over = 0;
+KESTREL_DEVICE void wait_at_place(SharedPlace gate, uint32 turn) {
+    uint32 over = 0;
     while (!over)
         asm volatile("{ .reg .pred over; mbarrier.test_wait.parity.shared.b64 over, [%1], %2; selp.u32 %0, 1, 0, over; }"
                      : "=r"(over)
-                     : "r"(at), "r"(turn % 2)
+                     : "r"(gate), "r"(turn % 2)
                      : "memory");
 }
+KESTREL_DEVICE void wait_at(Gate* gate, uint32 turn) { wait_at_place(shared_place(gate), turn); }
 
 // Until all that the kernels before have written is there. Where the launch doesn't say that a kernel may begin while
 // the one before still runs, and on cards that can't do that, it is so from the start.

@@ -152,11 +152,11 @@ struct StretchSums {
 template <int COUNT, int STRIDE>
 struct StretchTotals {
     float of[COUNT];
-    const float* from;  // the next stretch, of the first output
-    int apart;          // outputs
-    int chains;         // left
+    SharedPlace from;  // the next stretch, of the first output
+    int apart;         // outputs, in bytes
+    int chains;        // left
 
-    KESTREL_DEVICE StretchTotals(const float* parts, int apart, int chains) : from(parts), apart(apart), chains(chains) {
+    KESTREL_DEVICE StretchTotals(SharedPlace parts, int apart, int chains) : from(parts), apart(apart), chains(chains) {
         for (int j = 0; j < COUNT; ++j) of[j] = -0.0f;  // what is added to it stays as it is
     }
 
@@ -164,11 +164,12 @@ struct StretchTotals {
     KESTREL_DEVICE void add() {
         const int stretches = AT_ONCE * STRETCHES;
 #pragma unroll 1
-        for (; chains >= AT_ONCE; chains -= AT_ONCE, from += stretches * STRIDE) {
+        for (; chains >= AT_ONCE; chains -= AT_ONCE, from += stretches * STRIDE * 4) {
             float some[stretches][COUNT];
 #pragma unroll
             for (int i = 0; i < stretches; ++i)
-                for (int j = 0; j < COUNT; ++j) some[i][j] = from[i * STRIDE + j * apart];
+                for (int j = 0; j < COUNT; ++j)
+                    some[i][j] = __uint_as_float(load_shared4(from + i * STRIDE * 4 + j * apart));
 #pragma unroll
             for (int i = 0; i < stretches; ++i)
                 for (int j = 0; j < COUNT; ++j) of[j] += some[i][j];
@@ -176,10 +177,10 @@ struct StretchTotals {
     }
 };
 
-// All of COUNT outputs' stretches, from the first one's sum on, each STRIDE behind the one before; outputs are `apart`.
-// Codes of 4 bits were 16-fold until here.
+// All of COUNT outputs' stretches, from the first one's sum on, each STRIDE numbers behind the one before; outputs
+// are so many bytes `apart`. Codes of 4 bits were 16-fold until here.
 template <int BITS, int COUNT, int STRIDE>
-KESTREL_DEVICE void totals(float (&sums)[COUNT], const float* from, int apart, int chains) {
+KESTREL_DEVICE void totals(float (&sums)[COUNT], SharedPlace from, int apart, int chains) {
     StretchTotals<COUNT, STRIDE> totals(from, apart, chains);
     totals.template add<8 / COUNT>();
     if (COUNT == 1) totals.template add<4>();

@@ -54,8 +54,9 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     const RowWay<PLANES> way(args.x, has_experts ? token : 0, chunk_sums, rows);
     share_padding<PLANES>(weights.num_blocks(), rows);
     const int outputs = SLOTS * TILE;
-    int round_parts = chains * STRETCHES * outputs;
-    float* parts = rows.end() + group * FEW_ROUNDS * round_parts;
+    int round_bytes = chains * STRETCHES * outputs * 4;
+    SharedPlace parts_at = kept(shared_place(rows.end()) + group * FEW_ROUNDS * round_bytes);
+    SharedPlace gates_at = kept(shared_place(gates[group]));
     int r = lane / 4, q = lane % 4, place = 0, round = 0;
     int until_made = of_warp.member;  // rounds until this warp makes outputs
     SharedPlace words_at = kept(ring + piece_of(q, r) * 16);
@@ -75,8 +76,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     // One warp of a group makes a round's outputs, another one in each round, while the others go on.
     for (int job = first_job; job < end; job += step, ++round) {
         int turn = round % FEW_ROUNDS;
-        Gate *kept_gate = &gates[group][0][turn], *made = &gates[group][1][turn];
-        float* here = parts + turn * round_parts;
+        SharedPlace kept_gate = gates_at + turn * 8, made = kept_gate + FEW_ROUNDS * 8;
+        SharedPlace here = parts_at + turn * round_bytes;
         float before = 0.0f;  // asked for early, by whoever may need it
         if (!GATES && args.adds) {
             Output output(args, asking.taken_of(job), token, job);
@@ -96,15 +97,17 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
                 place = place == (Stage::COUNT - 1) * Stage::STAGE_BYTES ? 0 : place + Stage::STAGE_BYTES;
             }
             inputs.move(-weights.stretch);
-            if (slot == 0 && round >= FEW_ROUNDS) wait_at(made, round / FEW_ROUNDS - 1);
-            float* to = here + (of_warp.chain * STRETCHES + q) * outputs + (of_warp.first + slot) * TILE + r;
-            to[0] = sums.of[0], to[LANE_ROWS] = sums.of[1];
+            if (slot == 0 && round >= FEW_ROUNDS) wait_at_place(made, round / FEW_ROUNDS - 1);
+            int of_stretch = (of_warp.chain * STRETCHES + q) * outputs, of_tile = (of_warp.first + slot) * TILE;
+            SharedPlace to = here + (of_stretch + of_tile + r) * 4;
+            store_shared4(to, __float_as_uint(sums.of[0]));
+            store_shared4(to + LANE_ROWS * 4, __float_as_uint(sums.of[1]));
         }
         __syncwarp();
-        if (lane == 0) arrive(kept_gate);
+        if (lane == 0) arrive_at(kept_gate);
         if (--until_made >= 0) continue;
         until_made += of_warp.members(weights);
-        wait_at(kept_gate, round / FEW_ROUNDS);
+        wait_at_place(kept_gate, round / FEW_ROUNDS);
         int taken = asking.taken_of(job);
         if (GATES) {
             const int half = outputs / 2;  // gates; a lane makes one
@@ -113,7 +116,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             float value = 0.0f;
             if (lane < half) {
                 float both[2];
-                totals<BITS, 2, outputs>(both, here + lane, half, chains);
+                totals<BITS, 2, outputs>(both, here + lane * 4, half * 4, chains);
                 value = gated(both[0], both[1]);
             }
             if (SLOTS == 4)
@@ -124,13 +127,13 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             Output output(args, taken, token, job);
             if (output.there) {
                 float sum[1];
-                totals<BITS, 1, outputs>(sum, here + lane, 0, chains);
+                totals<BITS, 1, outputs>(sum, here + lane * 4, 0, chains);
                 if (args.bias != nullptr) sum[0] += args.bias[output.n];
                 *output.y = args.adds ? before + sum[0] : sum[0];
             }
         }
         __syncwarp();
-        if (lane == 0) arrive(made);
+        if (lane == 0) arrive_at(made);
     }
 }
 

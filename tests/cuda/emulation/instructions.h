@@ -221,6 +221,8 @@ inline void wait_at(Gate* gate, unsigned turn) {
     while ((*(volatile Gate*)gate >> 32) % 2 == turn % 2) kestrel_machine::let_others_run();
     kestrel_fence();
 }
+inline void arrive_at(SharedPlace gate) { arrive((Gate*)gate); }
+inline void wait_at_place(SharedPlace gate, unsigned turn) { wait_at((Gate*)gate, turn); }
 
 // Kernels follow one another.
 inline void wait_for_previous() {}
