@@ -85,7 +85,8 @@ KESTREL_DEVICE SharedPlace kept(SharedPlace place) {
 }
 
 // The same for a place in global memory.
-KESTREL_DEVICE const float* kept(const float* address) {
+template <typename T>
+KESTREL_DEVICE const T* kept(const T* address) {
     asm volatile("" : "+l"(address));
     return address;
 }

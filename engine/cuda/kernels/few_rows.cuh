@@ -69,45 +69,7 @@ struct SharedRows {
     KESTREL_DEVICE float* end() const { return sums + tokens * blocks; }
 };
 
-// Rows that are codes already, as they are. All of a round is asked for before any of it is written. SUMS: with those of
-// blocks, where there are offsets.
-template <int PLANES, bool SUMS>
-KESTREL_DEVICE void share_codes(const Activation& x, int64 first_row, const SharedRows<PLANES>& to) {
-    const int at_once = 2;
-    int pieces = x.width / 16, blocks = x.width / WARP;
-    for (int token = 0; token < to.tokens; ++token) {
-        int64 row = first_row + token;
-        const uint4* high = (const uint4*)(x.high + row * x.width);
-        const uint4* low = (const uint4*)(x.low + row * x.width);
-        const float* scales = x.scales + row * blocks;
-        const float* sums = x.sums + row * blocks;
-#pragma unroll 1
-        for (int i = threadIdx.x; i < pieces; i += at_once * FEW_THREADS) {
-            uint4 first[at_once], second[at_once];
-            float scale[at_once], sum[at_once];
-#pragma unroll
-            for (int j = 0; j < at_once; ++j) {
-                int at = i + j * FEW_THREADS;
-                bool there = at < pieces, has_scale = at < blocks;
-                first[j] = second[j] = make_uint4(0u, 0u, 0u, 0u), scale[j] = sum[j] = 0.0f;
-                if (there) first[j] = high[at];
-                if (there && PLANES == 2) second[j] = low[at];
-                if (has_scale) scale[j] = scales[at];
-                if (SUMS && has_scale && x.sums != nullptr) sum[j] = sums[at];
-            }
-#pragma unroll
-            for (int j = 0; j < at_once; ++j) {
-                int at = i + j * FEW_THREADS;
-                if (at < pieces) ((uint4*)to.plane(token, 0))[at] = first[j];
-                if (at < pieces && PLANES == 2) ((uint4*)to.plane(token, 1))[at] = second[j];
-                if (at < blocks) to.scales[token * to.blocks + at] = scale[j];
-                if (SUMS && at < blocks) to.sums[token * to.blocks + at] = sum[j];
-            }
-        }
-    }
-}
-
-// The same of one row, of a multiple of 128, as copies that are under way when this returns.
+// One row of codes, of a multiple of 128, as they are, by copies that are under way when this returns.
 template <int PLANES>
 KESTREL_DEVICE void copy_codes(const Activation& x, int64 row, const SharedRows<PLANES>& to) {
     int pieces = x.width / 16;
@@ -143,20 +105,67 @@ struct RowPart {
     }
 };
 
-// Where rows of numbers are for a thread, and where what comes of them goes: found before they are there. Each further
-// step is further by the same in all of them.
+// Where a thread finds what it has of rows, and where what comes of numbers goes: known before they are there. Each
+// further step is further by the same in all of them.
 template <int PLANES>
 struct RowWay {
-    const float* from;                   // of the first row
-    SharedPlace chunk_sums, sums, words, scale;  // of the warp's chunk and of all; of its words in the first plane
+    const float* from;         // the first row's numbers
+    const uint8 *high, *low;   // or its codes
+    const float* scales;
+    SharedPlace chunk_sum, chunk_sums;  // of the warp's chunk, and of the lane's first one of all
+    SharedPlace words, scale;           // of its words in the first plane
 
     KESTREL_DEVICE RowWay(const FewRows& x, int64 first_row, float* all_sums, const SharedRows<PLANES>& to) {
         int column = 8 * threadIdx.x, word = column / WARP * 8 + EightCodes::first_word(lane_index());
-        from = kept(x.values + first_row * x.codes.width + column);
-        chunk_sums = kept(shared_place(all_sums + warp_index())), sums = kept(shared_place(all_sums + lane_index()));
-        words = kept(shared_place(to.plane(0, 0)) + 4 * word), scale = kept(shared_place(to.scales) + column / WARP * 4);
+        int64 before = first_row * x.codes.width;
+        from = kept(x.values + before + column);
+        high = kept((const uint8*)x.codes.high + before + 16 * threadIdx.x);
+        low = kept((const uint8*)x.codes.low + before + 16 * threadIdx.x);
+        scales = kept(x.codes.scales + before / WARP + threadIdx.x);
+        chunk_sum = kept(shared_place(all_sums + warp_index()));
+        chunk_sums = kept(shared_place(all_sums + lane_index()));
+        words = kept(shared_place(to.plane(0, 0)) + 4 * word);
+        scale = kept(shared_place(to.scales) + column / WARP * 4);
     }
 };
+
+// Rows that are codes already, as they are. All of a round is asked for before any of it is written. SUMS: with those of
+// blocks, where there are offsets.
+template <int PLANES, bool SUMS>
+KESTREL_DEVICE void share_codes(
+    const Activation& x, const RowWay<PLANES>& way, int64 first_row, const SharedRows<PLANES>& to
+) {
+    const int at_once = 2, step = at_once * FEW_THREADS;
+    int pieces = (uint32)x.width / 16, blocks = (uint32)x.width / WARP, thread = threadIdx.x;
+    for (int token = 0; token < to.tokens; ++token) {
+        const uint8 *high = way.high + token * x.width, *low = way.low + token * x.width;
+        const float* scales = way.scales + token * blocks;
+        const float* sums = x.sums + (first_row + token) * blocks;
+#pragma unroll 1
+        for (int at = thread; at < pieces; at += step, high += step * 16, low += step * 16, scales += step) {
+            uint4 first[at_once], second[at_once];
+            float scale[at_once], sum[at_once];
+#pragma unroll
+            for (int j = 0; j < at_once; ++j) {
+                int further = j * FEW_THREADS;
+                bool there = at < pieces - further, has_scale = at < blocks - further;
+                first[j] = second[j] = make_uint4(0u, 0u, 0u, 0u), scale[j] = sum[j] = 0.0f;
+                if (there) first[j] = load_global16(high + further * 16);
+                if (there && PLANES == 2) second[j] = load_global16(low + further * 16);
+                if (has_scale) scale[j] = load_global4(scales + further);
+                if (SUMS && has_scale && x.sums != nullptr) sum[j] = sums[at + further];
+            }
+#pragma unroll
+            for (int j = 0; j < at_once; ++j) {
+                int further = at + j * FEW_THREADS;
+                if (further < pieces) ((uint4*)to.plane(token, 0))[further] = first[j];
+                if (further < pieces && PLANES == 2) ((uint4*)to.plane(token, 1))[further] = second[j];
+                if (further < blocks) to.scales[token * to.blocks + further] = scale[j];
+                if (SUMS && further < blocks) to.sums[token * to.blocks + further] = sum[j];
+            }
+        }
+    }
+}
 
 // Rows that are numbers, behind their norm where there is one: `norm` is this thread's part of it, or ones. SUMS: with
 // those of blocks, where there are offsets.
@@ -175,13 +184,13 @@ KESTREL_DEVICE void share_numbers(
             for (int start = 0; of_warp + start < width; start += step) {
                 values.load(row + start, column + start < width);
                 float sum = sum_of_squares(values.of);
-                if (lane_index() == 0) store_shared4(way.chunk_sums + start / ROW_CHUNK * 4, __float_as_uint(sum));
+                if (lane_index() == 0) store_shared4(way.chunk_sum + start / ROW_CHUNK * 4, __float_as_uint(sum));
             }
             __syncthreads();
             float sum = 0.0f;
 #pragma unroll 1
             for (int first = 0; (first + lane_index()) * ROW_CHUNK < width; first += WARP)
-                sum += __uint_as_float(load_shared4(way.sums + first * 4));
+                sum += __uint_as_float(load_shared4(way.chunk_sums + first * 4));
             factor = norm_factor_of(sum, width, x.eps);
             if (to.tokens > 1) __syncthreads();  // before the next row's are written
         }
@@ -224,7 +233,7 @@ KESTREL_DEVICE void share_rows(
     const FewRows& x, const RowPart& norm, const RowWay<PLANES>& way, int64 first_row, const SharedRows<PLANES>& to
 ) {
     if (x.codes.high != nullptr)
-        share_codes<PLANES, SUMS>(x.codes, first_row, to);
+        share_codes<PLANES, SUMS>(x.codes, way, first_row, to);
     else
         share_numbers<PLANES, SUMS>(x, norm, way, to);
 }

@@ -194,7 +194,10 @@ typedef unsigned char* SharedPlace;
 inline SharedPlace shared_place(void* shared) { return (SharedPlace)shared; }
 inline void copy_async16_to(SharedPlace shared, const void* global) { copy_async16(shared, global); }
 inline SharedPlace kept(SharedPlace place) { return place; }
-inline const float* kept(const float* address) { return address; }
+template <typename T>
+inline const T* kept(const T* address) {
+    return address;
+}
 inline uint4 load_shared16(SharedPlace place) { return *(const uint4*)place; }
 inline unsigned load_shared4(SharedPlace place) { return *(const unsigned*)place; }
 inline void store_shared4(SharedPlace place, unsigned value) { *(unsigned*)place = value; }
