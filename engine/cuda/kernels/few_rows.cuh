@@ -109,8 +109,8 @@ struct RowPart {
 // further step is further by the same in all of them.
 template <int PLANES>
 struct RowWay {
-    const float* from;         // the first row's numbers
-    const uint8 *high, *low;   // or its codes
+    const float* from;        // the first row's numbers
+    const uint8 *high, *low;  // or its codes
     const float* scales;
     SharedPlace chunk_sum, chunk_sums;  // of the warp's chunk, and of the lane's first one of all
     SharedPlace words, scale;           // of its words in the first plane
