@@ -86,7 +86,7 @@ KESTREL_DEVICE SharedPlace kept(SharedPlace place) {
 
 // The same for a place in global memory.
 template <typename T>
-KESTREL_DEVICE const T* kept(const T* address) {
+KESTREL_DEVICE T* kept(T* address) {
     asm volatile("" : "+l"(address));
     return address;
 }

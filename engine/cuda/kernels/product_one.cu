@@ -107,13 +107,14 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         if (lane == 0) arrive_at(kept_gate);
         if (--until_made >= 0) continue;
         until_made += of_warp.members(weights);
-        wait_at_place(kept_gate, round / FEW_ROUNDS);
+        // Where outputs go is found while others are on their way.
         int taken = asking.taken_of(job);
         if (GATES) {
             const int half = outputs / 2;  // gates; a lane makes one
             int column = (job - taken * args.jobs_each) * half + lane;
             int64 row = (int64)token * args.taken + taken;
             float value = 0.0f;
+            wait_at_place(kept_gate, round / FEW_ROUNDS);
             if (lane < half) {
                 float both[2];
                 totals<BITS, 2, outputs>(both, here + lane * 4, half * 4, chains);
@@ -125,11 +126,13 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
                 args.gated.values[row * args.gated.width + column] = value;
         } else {
             Output output(args, taken, token, job);
+            float* y = kept(output.y);
+            wait_at_place(kept_gate, round / FEW_ROUNDS);
             if (output.there) {
                 float sum[1];
                 totals<BITS, 1, outputs>(sum, here + lane * 4, 0, chains);
                 if (args.bias != nullptr) sum[0] += args.bias[output.n];
-                *output.y = args.adds ? before + sum[0] : sum[0];
+                *y = args.adds ? before + sum[0] : sum[0];
             }
         }
         __syncwarp();

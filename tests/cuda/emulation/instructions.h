@@ -195,7 +195,7 @@ inline SharedPlace shared_place(void* shared) { return (SharedPlace)shared; }
 inline void copy_async16_to(SharedPlace shared, const void* global) { copy_async16(shared, global); }
 inline SharedPlace kept(SharedPlace place) { return place; }
 template <typename T>
-inline const T* kept(const T* address) {
+inline T* kept(T* address) {
     return address;
 }
 inline uint4 load_shared16(SharedPlace place) { return *(const uint4*)place; }
