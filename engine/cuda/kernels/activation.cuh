@@ -208,17 +208,12 @@ KESTREL_DEVICE float sum_of_squares(const float* values) {
     return warp_sum(squares);
 }
 
-// What a row has to be multiplied with, 1 / sqrt(mean of squares + eps). sum: of all its chunks' sums, those that this
-// lane has, see `norm_factor`.
-KESTREL_DEVICE float norm_factor_of(float sum, int width, float eps) {
-    return rsqrtf(warp_sum(sum) * reciprocal((float)width) + eps);
-}
-
-// The same from the sums of all chunks, however many threads made them. Each warp adds them up for itself.
+// What a row has to be multiplied with, 1 / sqrt(mean of squares + eps), from the sums of all its chunks, however many
+// threads made them. Each warp adds them up for itself.
 KESTREL_DEVICE float norm_factor(const float* sums, int width, float eps) {
     float total = 0.0f;
     for (int i = lane_index(); i * ROW_CHUNK < width; i += WARP) total += sums[i];
-    return norm_factor_of(total, width, eps);
+    return rsqrtf(warp_sum(total) * reciprocal((float)width) + eps);
 }
 
 // silu(gate) * up

@@ -112,18 +112,18 @@ struct RowWay {
     const float* from;        // the first row's numbers
     const uint8 *high, *low;  // or its codes
     const float* scales;
-    SharedPlace chunk_sum, chunk_sums;  // of the warp's chunk, and of the lane's first one of all
+    SharedPlace chunk_sum, chunk_sums;  // of the warp's first chunk, and of all
     SharedPlace words, scale;           // of its words in the first plane
 
-    KESTREL_DEVICE RowWay(const FewRows& x, int64 first_row, float* all_sums, const SharedRows<PLANES>& to) {
+    KESTREL_DEVICE RowWay(const FewRows& x, int64 first_row, float4* all_sums, const SharedRows<PLANES>& to) {
         int column = 8 * threadIdx.x, word = column / WARP * 8 + EightCodes::first_word(lane_index());
         int64 before = first_row * x.codes.width;
         from = kept(x.values + before + column);
         high = kept((const uint8*)x.codes.high + before + 16 * threadIdx.x);
         low = kept((const uint8*)x.codes.low + before + 16 * threadIdx.x);
         scales = kept(x.codes.scales + before / WARP + threadIdx.x);
-        chunk_sum = kept(shared_place(all_sums + warp_index()));
-        chunk_sums = kept(shared_place(all_sums + lane_index()));
+        chunk_sums = kept(shared_place(all_sums)), chunk_sum = chunk_sums + warp_index() * 4;
+        if (lane_index() == 0) store_shared4(chunk_sum, 0u);  // where a row hasn't so many
         words = kept(shared_place(to.plane(0, 0)) + 4 * word);
         scale = kept(shared_place(to.scales) + column / WARP * 4);
     }
@@ -167,6 +167,26 @@ KESTREL_DEVICE void share_codes(
     }
 }
 
+// From sums of all chunks, as in `norm_factor`: halves are added to each other. Those of one step each thread adds up for
+// itself, without a word from others.
+KESTREL_DEVICE float mean_of_squares(SharedPlace sums, int width) {
+    if (width > RowPart::STEP) {
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int i = lane_index(); i * ROW_CHUNK < width; i += WARP) sum += __uint_as_float(load_shared4(sums + i * 4));
+        return warp_sum(sum) * reciprocal((float)width);
+    }
+    float some[FEW_WARPS];
+    for (int i = 0; i < FEW_WARPS / 4; ++i) {
+        uint4 four = load_shared16(sums + i * 16);
+        some[4 * i] = __uint_as_float(four.x), some[4 * i + 1] = __uint_as_float(four.y);
+        some[4 * i + 2] = __uint_as_float(four.z), some[4 * i + 3] = __uint_as_float(four.w);
+    }
+    for (int half = FEW_WARPS / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) some[i] += some[i + half];
+    return some[0] * reciprocal((float)width);
+}
+
 // Rows that are numbers, behind their norm where there is one: `norm` is this thread's part of it, or ones. SUMS: with
 // those of blocks, where there are offsets.
 template <int PLANES, bool SUMS>
@@ -187,11 +207,7 @@ KESTREL_DEVICE void share_numbers(
                 if (lane_index() == 0) store_shared4(way.chunk_sum + start / ROW_CHUNK * 4, __float_as_uint(sum));
             }
             __syncthreads();
-            float sum = 0.0f;
-#pragma unroll 1
-            for (int first = 0; (first + lane_index()) * ROW_CHUNK < width; first += WARP)
-                sum += __uint_as_float(load_shared4(way.chunk_sums + first * 4));
-            factor = norm_factor_of(sum, width, x.eps);
+            factor = rsqrtf(mean_of_squares(way.chunk_sums, width) + x.eps);
             if (to.tokens > 1) __syncthreads();  // before the next row's are written
         }
 #pragma unroll 1

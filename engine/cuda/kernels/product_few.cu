@@ -174,7 +174,7 @@ struct FewProduct {
 template <int BITS, int PLANES, bool GATES, int SLOTS>
 KESTREL_DEVICE void product_few(const ProductFew& args) {
     __shared__ int chosen[MOST_TAKEN];
-    __shared__ float chunk_sums[MOST_ROW_CHUNKS];
+    __shared__ float4 chunk_sums[MOST_ROW_CHUNKS / 4];
     __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its chains' sums are kept, and outputs made
     if (threadIdx.x < 2 * FEW_WARPS * FEW_ROUNDS)
         open_gate((Gate*)gates + threadIdx.x, threadIdx.x / FEW_ROUNDS % 2 == 0 ? args.weights.chains : 1);

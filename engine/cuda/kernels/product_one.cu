@@ -23,7 +23,7 @@ template <int BITS, int PLANES, bool GATES, int SLOTS>
 KESTREL_DEVICE void product_one(const ProductFew& args) {
     using Stage = Ring<BITS>;
     __shared__ int chosen[MOST_TAKEN];
-    __shared__ float chunk_sums[MOST_ROW_CHUNKS];
+    __shared__ float4 chunk_sums[MOST_ROW_CHUNKS / 4];
     __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its warps' sums are kept, and outputs made
     const Tiles& weights = args.weights;
     const Place<SLOTS> of_warp(args);
