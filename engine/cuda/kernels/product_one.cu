@@ -4,18 +4,17 @@
 // is product_few.cu, which comes to the same bits.
 #include "one_row.cuh"
 
-// What a lane makes of a tile, where there are no gates.
-struct Output {
-    int n;       // of the matrix
-    bool there;  // whether there is one
-    float* y;
+// Which output of its matrix a lane makes, where there are no gates.
+KESTREL_DEVICE int output_of(const ProductFew& args, int taken, int job) {
+    return (job - taken * args.jobs_each) * TILE + lane_index();
+}
 
-    KESTREL_DEVICE Output(const ProductFew& args, int taken, int token, int job) {
-        n = (job - taken * args.jobs_each) * TILE + lane_index();
-        there = lane_index() < TILE && n < args.weights.rows;
-        y = args.y + ((int64)token * args.taken + taken) * args.stride + n;
-    }
-};
+// Where that is to go; null where the lane makes none.
+KESTREL_DEVICE float* place_of_output(const ProductFew& args, int taken, int token, int job) {
+    int n = output_of(args, taken, job);
+    float* y = args.y + ((int64)token * args.taken + taken) * args.stride + n;
+    return lane_index() < TILE && n < args.weights.rows ? y : nullptr;
+}
 
 // blockIdx.y is the row where there are experts. A group of teams makes SLOTS tiles for a job: of gates with their ups,
 // half of them are gates.
@@ -62,6 +61,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     SharedPlace words_at = kept(ring + piece_of(q, r) * 16);
     SharedPlace scales_at = kept(ring + Stage::CODE_BYTES + (LANE_ROWS * q + r) * 4);
     LaneInputs<PLANES> inputs(rows, weights, of_warp.chain);
+    float* y = GATES ? nullptr : kept(place_of_output(args, asking.taken_of(first_job), token, first_job));
     // It takes longer to begin than the row takes to be there: so what it asks for isn't in the way. But then that takes
     // until the end of a short launch, and puts it off.
     if (args.is_short) let_next_start();
@@ -79,10 +79,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         SharedPlace kept_gate = gates_at + turn * 8, made = kept_gate + FEW_ROUNDS * 8;
         SharedPlace here = parts_at + turn * round_bytes;
         float before = 0.0f;  // asked for early, by whoever may need it
-        if (!GATES && args.adds) {
-            Output output(args, asking.taken_of(job), token, job);
-            if (output.there) before = *output.y;
-        }
+        if (!GATES && round > 0) y = place_of_output(args, asking.taken_of(job), token, job);
+        if (!GATES && args.adds && y != nullptr) before = load_global4(y);
 #pragma unroll 1
         for (int slot = 0; slot < of_warp.tiles(); ++slot) {
             StretchSums<BITS, PLANES> sums = {0.0f, 0.0f};
@@ -107,9 +105,9 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         if (lane == 0) arrive_at(kept_gate);
         if (--until_made >= 0) continue;
         until_made += of_warp.members(weights);
-        // Where outputs go is found while others are on their way.
-        int taken = asking.taken_of(job);
         if (GATES) {
+            // Where outputs go is found while others are on their way.
+            int taken = asking.taken_of(job);
             const int half = outputs / 2;  // gates; a lane makes one
             int column = (job - taken * args.jobs_each) * half + lane;
             int64 row = (int64)token * args.taken + taken;
@@ -125,13 +123,11 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             else if (lane < half)
                 args.gated.values[row * args.gated.width + column] = value;
         } else {
-            Output output(args, taken, token, job);
-            float* y = kept(output.y);
             wait_at_place(kept_gate, round / FEW_ROUNDS);
-            if (output.there) {
+            if (y != nullptr) {
                 float sum[1];
                 totals<BITS, 1, outputs>(sum, here + lane * 4, 0, chains);
-                if (args.bias != nullptr) sum[0] += args.bias[output.n];
+                if (args.bias != nullptr) sum[0] += args.bias[output_of(args, asking.taken_of(job), job)];
                 *y = args.adds ? before + sum[0] : sum[0];
             }
         }
