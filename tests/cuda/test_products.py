@@ -263,6 +263,9 @@ def gates(
         (64, 1024, {"group": 256, "offsets": True}),
         (160, 96, {"narrow": False}),
         (32, 4128, {}),
+        (320, 512, {}),  # four chains: all tiles of a job at the same time
+        (96, 1024, {}),  # eight: two of them
+        (96, 384, {}),  # three: four warps have nothing to do
     ],
 )
 def test_gates_are_what_their_products_and_a_gate_are(
