@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from engine.cuda.decode_graphs import DecodeGraphs
 from engine.cuda.driver import NOWHERE, Address, as_bytes
 from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import CudaPagePool
-from engine.kv_geometry import pages_for
+from engine.cuda.workspace import SPLIT
+from engine.kv_geometry import PAGE, pages_for
 
 _LONG_BYTES, _FLOAT_BYTES = 8, 4
 _ALIGNMENT = 16
@@ -29,7 +31,8 @@ class StepBuffer:
         self.most_pages = pages_for(context)
         self.hidden = memory.allocate(_FLOAT_BYTES * rows * width, Use.WORKSPACE)
         front = -(-_front_bytes(rows) // _ALIGNMENT) * _ALIGNMENT
-        self._block = memory.allocate(front + _LONG_BYTES * (1 + self.most_pages), Use.WORKSPACE)
+        room = DecodeGraphs.room_for(-(-context // SPLIT)) * SPLIT  # attention reads the table to its end
+        self._block = memory.allocate(front + _LONG_BYTES * (1 + room // PAGE), Use.WORKSPACE)
         self._step = Address(self._block + front)
         self._driver.fill(self._block, 0, front)
 

@@ -24,6 +24,9 @@ union BlockShared {
     JoinShared join;
 };
 
+// Which page of the table has a warp's tokens of a split.
+KESTREL_DEVICE int warp_page(int split) { return (split * SPLIT + WARP_TOKENS * warp_index()) / PAGE; }
+
 // What of pages a warp has in its registers: a chunk of its 32 tokens, with the token's own row put in its place. Where
 // heads aren't WIDE they have one chunk.
 template <int PIECES>
@@ -34,8 +37,8 @@ struct TokenPages {
     KeyChunk keys;
     ValueChunk values;
 
-    KESTREL_DEVICE TokenPages(const CodeAttention& args, const TokenBlock& block)
-        : tokens(args, block.kv_head, block.start + WARP_TOKENS * warp_index(), block.position + 1),
+    KESTREL_DEVICE TokenPages(const CodeAttention& args, const TokenBlock& block, const uint8* page)
+        : tokens(args, block.kv_head, block.start + WARP_TOKENS * warp_index(), block.position + 1, page),
           key_chunk(0),
           value_chunk(0) {
         bool is_mine = block.position / WARP_TOKENS == block.start / WARP_TOKENS + warp_index();
@@ -291,10 +294,12 @@ template <int PIECES>
 KESTREL_DEVICE void attend_token(const CodeAttention& args) {
     __shared__ BlockShared<PIECES> memory;
     TokenShared<PIECES>& shared = memory.token;
+    // Older tokens' rows, page table and position were there before the kernel before this one began. The table has room
+    // for all splits of the launch.
+    const uint8* page = (const uint8*)load_global_address(args.step->pages() + warp_page(blockIdx.x));
     TokenBlock block(args);
     if (!block.sees()) return;
-    // Older tokens' rows, page table and position were there before the kernel before this one began.
-    TokenPages<PIECES> pages(args, block);
+    TokenPages<PIECES> pages(args, block, page);
     pages.ask_for_scales(shared);
     commit_copies();
     for (int set = 0; true;) {
@@ -310,7 +315,7 @@ KESTREL_DEVICE void attend_token(const CodeAttention& args) {
         set += HEAD_SET;
         if (PIECES == 1 || set >= block.group) break;
         // Rather once more than in registers all the time: so large a group is rare.
-        pages = TokenPages<PIECES>(args, block);
+        pages = TokenPages<PIECES>(args, block, page);
         __syncthreads();
     }
     pages.keep_own(shared);

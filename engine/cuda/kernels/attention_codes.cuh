@@ -72,6 +72,15 @@ struct WarpTokens {
         if (count > 0) layer = args.step->page(position / PAGE) + args.layout.offset;
     }
 
+    // The same of which it is known where their page is, if they are in one.
+    KESTREL_DEVICE WarpTokens(const CodeAttention& args, int kv_head, int32 position, int32 end, const uint8* page)
+        : layer(nullptr), first(position % PAGE), kv_head(kv_head) {
+        kv_heads = args.layout.heads;
+        width = args.layout.width;
+        count = max(0, min(WARP_TOKENS, end - position));
+        if (count > 0) layer = page + args.layout.offset;
+    }
+
     KESTREL_DEVICE const uint8* key(int token) const { return layer + (kv_head * PAGE + first + token) * width; }
     KESTREL_DEVICE const uint8* value(int token) const {
         return layer + ((kv_heads + kv_head) * PAGE + first + token) * width;

@@ -185,7 +185,7 @@ KESTREL_DEVICE uint32 count_arrival(uint32* count, uint32 last) {
     return before;
 }
 
-// 16, 8 and 4 bytes of global memory, where the compiler can't know that they are there.
+// 16, 8 and 4 bytes of global memory, or an address there, where the compiler can't know that they are there.
 KESTREL_DEVICE uint4 load_global16(const void* address) {
     uint4 value;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -197,6 +197,12 @@ KESTREL_DEVICE uint4 load_global16(const void* address) {
 KESTREL_DEVICE float2 load_global8(const void* address) {
     float2 value;
     asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(address));
+    return value;
+}
+
+KESTREL_DEVICE uint64 load_global_address(const void* address) {
+    uint64 value;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(address));
     return value;
 }
 

@@ -9,7 +9,8 @@ static const int SPLIT = 256;  // tokens, at multiples of that, that attention g
 struct Step {
     int64 first;  // position of the first token; behind it are the addresses of all pages
 
-    KESTREL_DEVICE const uint8* page(int64 number) const { return ((const uint8* const*)(this + 1))[number]; }
+    KESTREL_DEVICE const uint8* const* pages() const { return (const uint8* const*)(this + 1); }
+    KESTREL_DEVICE const uint8* page(int64 number) const { return pages()[number]; }
 };
 
 // Where a layer's part of a page lies: keys (G, 64, D), values (G, 64, D), and for codes the scales of keys (G, 64) and

@@ -179,6 +179,7 @@ inline float reciprocal(float number) { return 1.0f / number; }
 inline void prefetch_line(const void* address) { *(const volatile unsigned char*)address; }
 
 inline uint4 load_global16(const void* address) { return *(const uint4*)address; }
+inline unsigned long long load_global_address(const void* address) { return *(const unsigned long long*)address; }
 inline float load_global4(const void* address) { return *(const float*)address; }
 inline float2 load_global8(const void* address) { return *(const float2*)address; }
 
