@@ -126,6 +126,8 @@ class ProductFew(ctypes.Structure):
         by_chains=_INT,
         by_jobs=ctypes.c_uint32,
         is_short=_INT,
+        teams_shift=_INT,
+        padding=_INT,
     )
 
 

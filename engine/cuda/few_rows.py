@@ -12,6 +12,7 @@ MOST_TOKENS = 4
 MOST_TAKEN = 64  # experts
 _WARPS = 16
 _ROUNDS = 2
+_STAGES_TO_END = 3
 _SMALL_SHARED_BYTES = 96 * 2**10  # that a block may have
 _ROOMY_SHARED_BYTES = 160 * 2**10
 # Of cards whose launches begin while others run: a processor's shared memory; of a launch that is to have a
@@ -23,10 +24,13 @@ _BLOCK_BYTES = 3 * 2**10
 
 @dataclass(frozen=True)
 class FewLaunch:
-    """grid: blocks in its first axis. jobs: of one matrix. shared_bytes: of dynamic shared memory."""
+    """grid: blocks in its first axis. jobs: of one matrix. teams: of a group of warps, see `teams_for`.
+    shared_bytes: of dynamic shared memory.
+    """
 
     grid: int
     jobs: int
+    teams: int
     shared_bytes: int
 
 
@@ -47,29 +51,36 @@ def few_launch(
     shared memory, where this one is to be spread evenly, see `_spread`.
     """
     jobs = layout.tiles // slots
-    useful = max(-(-jobs * taken // groups_of_block(layout, slots=slots)), -(-card.multiprocessors // takers))
+    teams = teams_for(layout, jobs * taken, slots=slots, blocks=card.multiprocessors)
+    groups = _WARPS // layout.chains // teams
+    useful = max(-(-jobs * taken // groups), -(-card.multiprocessors // takers))
     wanted = shared_bytes(layout, card, planes=planes, tokens=tokens, slots=slots)
     return FewLaunch(
         grid=min(card.multiprocessors, jobs * taken, useful),
         jobs=jobs,
+        teams=teams,
         shared_bytes=wanted if behind is None else _spread(wanted, behind, card),
     )
 
 
-def groups_of_block(layout: TileLayout, *, slots: int) -> int:
-    """Of a block's warps, in products of one row: so many jobs are made at the same time. A group is as many
-    teams (1, 2 or 4) of as many warps as there are chains, each of which makes as many of a job's tiles.
+def teams_for(layout: TileLayout, jobs: int, *, slots: int, blocks: int) -> int:
+    """Of how many teams (1, 2 or 4), of as many warps as there are chains, a group is, in products of one
+    row: each makes as many of a job's tiles. With more of them a job is done sooner, but there are fewer
+    groups; what ends a job takes as long as some stages of a warp's, measured on an H200.
     """
-    teams, each = _WARPS // layout.chains, 1
-    while 2 * each <= min(slots, teams):
-        each *= 2
-    return teams // each
+    most = _WARPS // layout.chains
+
+    def stages(teams: int) -> int:
+        rounds = -(-jobs // (most // teams * blocks))
+        return rounds * (slots // teams * layout.stretch + _STAGES_TO_END)
+
+    return min((teams for teams in (1, 2, 4) if teams <= min(slots, most)), key=stages)
 
 
 def shared_bytes(layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int) -> int:
     """What a block needs."""
-    roomy = is_roomy(card.compute_capability)
-    return _shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, roomy=roomy)
+    stages = _ring_stages(layout, card)
+    return _shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, stages=stages)
 
 
 def _spread(wanted: int, behind: int, card: CardInfo) -> int:
@@ -107,8 +118,11 @@ def is_roomy(compute_capability: tuple[int, int]) -> bool:
     return compute_capability in ((8, 0), (8, 7)) or (9, 0) <= compute_capability < (12, 0)
 
 
-def _shared_bytes(layout: TileLayout, *, planes: int, tokens: int, slots: int, roomy: bool) -> int:
-    stages = (16 if roomy else 8) // layout.bits  # of each warp's ring
+def _ring_stages(layout: TileLayout, card: CardInfo) -> int:
+    return (16 if is_roomy(card.compute_capability) else 8) // layout.bits
+
+
+def _shared_bytes(layout: TileLayout, *, planes: int, tokens: int, slots: int, stages: int) -> int:
     stage_bytes = STRETCHES * TILE * (4 * layout.bits + 2)  # codes and their scales
     blocks = layout.stages * STRETCHES
     codes = tokens * planes * (blocks // 4 * 4 + 5) * 32

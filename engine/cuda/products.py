@@ -252,6 +252,7 @@ class ProductRunner:
             by_chains=inverse(part.layout.chains, 8),
             by_jobs=0 if launch.jobs == 1 else inverse(launch.jobs, 32),
             is_short=is_short,
+            teams_shift=launch.teams.bit_length() - 1,
         )
         if gated is not None:
             product.gated = gated

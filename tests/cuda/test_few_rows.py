@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.cuda.driver import CardInfo
-from engine.cuda.few_rows import few_launch, groups_of_block, inverse, shared_bytes
+from engine.cuda.few_rows import few_launch, inverse, shared_bytes, teams_for
 from engine.cuda.tile_layout import TILE, TileLayout, most_chains
 
 WARPS = 16
@@ -42,16 +42,27 @@ def test_experts_are_cut_alike_whatever_their_size(rows: int, experts: int) -> N
     assert most_chains(rows, experts) == most_chains(10**6, 1)
 
 
-@pytest.mark.parametrize(
-    ("chains", "slots", "groups"),
-    [(4, 1, 4), (4, 2, 2), (4, 4, 1), (1, 4, 4), (3, 2, 2), (3, 4, 1), (5, 2, 1), (8, 4, 1), (16, 4, 1)],
-)
-def test_a_job_s_tiles_are_made_at_the_same_time_where_there_are_warps(
-    chains: int, slots: int, groups: int
+@given(st.integers(1, 16), st.sampled_from([1, 2, 4]), st.integers(1, 2000), st.integers(1, 132))
+def test_teams_have_whole_tiles_and_all_of_their_warps(
+    chains: int, slots: int, jobs: int, blocks: int
 ) -> None:
     layout = TileLayout(4, TILE * slots, 128 * chains, 32)
-    assert layout.chains == chains
-    assert groups_of_block(layout, slots=slots) == groups
+    teams = teams_for(layout, jobs, slots=slots, blocks=blocks)
+    assert slots % teams == 0
+    assert teams * layout.chains <= WARPS
+
+
+def test_few_tiles_are_made_at_the_same_time_and_many_one_after_the_other() -> None:
+    """Gates with their ups of Qwen3-0.6B, 8B and 32B, and of all experts that a token of 30B-A3B takes."""
+    for width, columns, experts, slots, teams in (
+        (3072, 1024, 1, 4, 4),
+        (12288, 4096, 1, 4, 4),
+        (25600, 5120, 1, 4, 1),
+        (768, 2048, 8, 2, 1),
+    ):
+        layout = TileLayout(4, 2 * width, columns, 32, most_chains(2 * width, experts))
+        jobs = layout.tiles // slots * experts
+        assert teams_for(layout, jobs, slots=slots, blocks=132) == teams
 
 
 @given(st.sampled_from([4, 8]), st.integers(1, 200), st.integers(1, 4), st.integers(0, 150 * 2**10))

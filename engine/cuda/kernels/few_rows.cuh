@@ -35,6 +35,8 @@ struct ProductFew {
     int32 by_chains;       // 256 / chains, rounded up
     uint32 by_jobs;        // 2^32 / jobs_each, rounded up; 0: jobs_each is 1
     int32 is_short;        // and what is behind it reads nothing but weights before its own wait
+    int32 teams_shift;     // of a group there are 1, 2 or 4 teams of warps: its logarithm; see product_one.cu
+    int32 padding;
 };
 
 // Weights on their way: each warp has a ring of stages. Lanes ask for what lies side by side in memory, and find what is

@@ -25,7 +25,7 @@ struct Place {
 
     KESTREL_DEVICE explicit Place(const ProductFew& args) {
         int chains = args.weights.chains, teams = FEW_WARPS * args.by_chains >> 8;
-        int shift = SLOTS == 1 ? 0 : SLOTS == 4 && teams >= 4 ? 2 : teams >= 2 ? 1 : 0;
+        int shift = SLOTS == 1 ? 0 : args.teams_shift;
         int team = warp_index() * args.by_chains >> 8;
         teams_each = 1 << shift, groups = teams >> shift, group = team >> shift;
         chain = warp_index() - team * chains, member = warp_index() - (group << shift) * chains;
