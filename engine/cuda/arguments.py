@@ -127,7 +127,7 @@ class ProductFew(ctypes.Structure):
         by_jobs=ctypes.c_uint32,
         is_short=_INT,
         teams_shift=_INT,
-        padding=_INT,
+        late_stages=_INT,
     )
 
 

@@ -106,6 +106,13 @@ def most_tokens(layout: TileLayout, card: CardInfo, *, planes: int, slots: int) 
     return fitting
 
 
+def late_stages(layout: TileLayout, card: CardInfo) -> int:
+    """How many of each warp's ring a launch asks for only when it asks for its row, where the one before it
+    is short: asked for earlier, they are in the way of its end.
+    """
+    return 3 * _ring_stages(layout, card) // 4
+
+
 def inverse(number: int, bits: int) -> int:
     """By which kernels divide: i // number is i * that, shifted right by so many bits, where i * number is
     below 2^bits.

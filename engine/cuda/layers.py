@@ -93,7 +93,7 @@ class LayerRunner:
 
     def _dense(self, layer: DeviceLayer, dense: DeviceDense, rows: int) -> None:
         space = self._space
-        x = Normed(self._step.hidden, layer.feed_forward_norm, layer.output)
+        x = Normed(self._step.hidden, layer.feed_forward_norm, layer.output, is_near=True)
         gated = self._products.rows_for(space.gated, layer.intermediate_size, [dense.down])
         if not self._products.gates(dense.gate_up, x, gated, rows=rows):
             self._products.run(dense.gate_up, x, space.gate_up, rows=rows)

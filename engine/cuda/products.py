@@ -18,7 +18,7 @@ from engine.cuda.arguments import (
     TiledProduct,
 )
 from engine.cuda.driver import NOWHERE, Address
-from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, most_tokens, shared_bytes
+from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, late_stages, most_tokens, shared_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.many_rows import ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
@@ -33,12 +33,14 @@ _FEW_TAKING = 4  # tokens whose experts are found one by one
 @dataclass(frozen=True)
 class Normed:
     """Rows of numbers (T, K) that a product takes behind RMSNorm. weight: (K,). behind: the product of the
-    same form before it, if there is one in front of each.
+    same form before it, if there is one in front of each. is_near: it is a short one, and lets this one begin
+    early.
     """
 
     values: Address
     weight: Address
     behind: DeviceLinear | None = None
+    is_near: bool = False
 
 
 @dataclass(frozen=True)
@@ -253,6 +255,9 @@ class ProductRunner:
             by_jobs=0 if launch.jobs == 1 else inverse(launch.jobs, 32),
             is_short=is_short,
             teams_shift=launch.teams.bit_length() - 1,
+            late_stages=late_stages(part.layout, self._kernels.card)
+            if isinstance(x, Normed) and x.is_near
+            else 0,
         )
         if gated is not None:
             product.gated = gated

@@ -36,7 +36,7 @@ struct ProductFew {
     uint32 by_jobs;        // 2^32 / jobs_each, rounded up; 0: jobs_each is 1
     int32 is_short;        // and what is behind it reads nothing but weights before its own wait
     int32 teams_shift;     // of a group there are 1, 2 or 4 teams of warps: its logarithm; see product_one.cu
-    int32 padding;
+    int32 late_stages;     // of each warp's ring: asked for when a row is that stands before a norm, not before; else 0
 };
 
 // Weights on their way: each warp has a ring of stages. Lanes ask for what lies side by side in memory, and find what is
@@ -190,10 +190,10 @@ KESTREL_DEVICE float mean_of_squares(SharedPlace sums, int width) {
 }
 
 // Rows that are numbers, behind their norm where there is one: `norm` is this thread's part of it, or ones. SUMS: with
-// those of blocks, where there are offsets.
-template <int PLANES, bool SUMS>
+// those of blocks, where there are offsets. meanwhile: done while the first row is on its way.
+template <int PLANES, bool SUMS, typename Meanwhile>
 KESTREL_DEVICE void share_numbers(
-    const FewRows& x, const RowPart& norm, const RowWay<PLANES>& way, const SharedRows<PLANES>& to
+    const FewRows& x, const RowPart& norm, const RowWay<PLANES>& way, const SharedRows<PLANES>& to, Meanwhile meanwhile
 ) {
     const int step = RowPart::STEP;
     int width = x.codes.width, column = 8 * threadIdx.x, of_warp = column - 8 * lane_index();
@@ -202,9 +202,11 @@ KESTREL_DEVICE void share_numbers(
         RowPart values, weights = norm;
         float factor = 1.0f;
         if (x.norm != nullptr) {
+            values.load(row, column < width);
+            if (token == 0) meanwhile();
 #pragma unroll 1
             for (int start = 0; of_warp + start < width; start += step) {
-                values.load(row + start, column + start < width);
+                if (start > 0) values.load(row + start, column + start < width);
                 float sum = sum_of_squares(values.of);
                 if (lane_index() == 0) store_shared4(way.chunk_sum + start / ROW_CHUNK * 4, __float_as_uint(sum));
             }
@@ -245,13 +247,15 @@ KESTREL_DEVICE void share_padding(int num_blocks, const SharedRows<PLANES>& to) 
             to.scales[token * to.blocks + i] = to.sums[token * to.blocks + i] = 0.0f;
 }
 
-// All of it, in whichever form. Behind a barrier every thread finds it.
-template <int PLANES, bool SUMS>
+// All of it, in whichever form. Behind a barrier every thread finds it. meanwhile: done while a row is on its way that
+// a norm stands before.
+template <int PLANES, bool SUMS, typename Meanwhile>
 KESTREL_DEVICE void share_rows(
-    const FewRows& x, const RowPart& norm, const RowWay<PLANES>& way, int64 first_row, const SharedRows<PLANES>& to
+    const FewRows& x, const RowPart& norm, const RowWay<PLANES>& way, int64 first_row, const SharedRows<PLANES>& to,
+    Meanwhile meanwhile
 ) {
     if (x.codes.high != nullptr)
         share_codes<PLANES, SUMS>(x.codes, way, first_row, to);
     else
-        share_numbers<PLANES, SUMS>(x, norm, way, to);
+        share_numbers<PLANES, SUMS>(x, norm, way, to, meanwhile);
 }

@@ -194,7 +194,7 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
         __syncthreads();
         product.begin();
     }
-    share_rows<PLANES, true>(args.x, norm, way, first_row, rows);
+    share_rows<PLANES, true>(args.x, norm, way, first_row, rows, [] {});
     __syncthreads();
     let_next_start();  // not before: what the next one asks for would be in the way of these rows
 

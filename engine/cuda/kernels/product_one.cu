@@ -44,8 +44,14 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         if (threadIdx.x < args.taken) chosen[threadIdx.x] = args.experts[token * args.taken + threadIdx.x];
         __syncthreads();
     }
+    auto ask_for = [&](int first, int last) {
 #pragma unroll 1
-    for (int i = 0; i < Stage::COUNT; ++i) asking.ask(asks_at + i * Stage::STAGE_BYTES);
+        for (int i = first; i < last; ++i) asking.ask(asks_at + i * Stage::STAGE_BYTES);
+    };
+    // Where these would be in the way of what the row waits for, some come later.
+    const bool has_late = GATES && SLOTS == 4;
+    int early = Stage::COUNT - (has_late ? args.late_stages : 0);
+    ask_for(0, early);
     if (lane < 2 * FEW_ROUNDS && of_warp.member == 0 && group < of_warp.groups)
         open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? of_warp.members(weights) : 1);
     RowPart norm;
@@ -70,7 +76,9 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     if (row_first)
         wait_copies<Stage::COUNT>();
     else
-        share_rows<PLANES, false>(args.x, norm, way, has_experts ? token : 0, rows);
+        share_rows<PLANES, false>(
+            args.x, norm, way, has_experts ? token : 0, rows, [&] { if (has_late) ask_for(early, Stage::COUNT); }
+        );
     __syncthreads();
 
     // One warp of a group makes a round's outputs, another one in each round, while the others go on.
