@@ -37,14 +37,16 @@ class _Shape:
 
 
 _SHAPES = {
-    "short": _Shape(8, 16, 32, staged=False, resident=2, effort=3.0),
-    "turn": _Shape(8, 64, 32, staged=False, effort=2.2),
+    "short": _Shape(8, 16, 32, plain=True, staged=False, resident=2, effort=2.6),
+    "turn": _Shape(8, 64, 32, plain=True, staged=False, effort=1.95),
+    "general16": _Shape(8, 16, 32, staged=False, resident=2, effort=3.0),
+    "general64": _Shape(8, 64, 32, staged=False, effort=2.2),
     "scattered": _Shape(4, 8, 128, plain=True, resident=5, alone=2.0, effort=2.0),
     "medium": _Shape(4, 32, 128, plain=True, resident=3, alone=1.5, effort=1.25),
     "large": _Shape(8, 64, 128, plain=True, resident=2, alone=1.2),
     "general": _Shape(4, 32, 128, resident=3, alone=1.5, effort=1.8),
 }
-_DENSE = ("short", "turn", "medium", "large", "general")  # one matrix for all rows
+_DENSE = ("turn", "medium", "large", "general64", "general")  # one matrix for all rows, which are not short
 _GROUPED = ("scattered", "medium", "large")  # one an expert
 
 PRODUCTS = {
@@ -79,7 +81,7 @@ class ManyRows:
     def launch(self, rows: int, *, multiprocessors: int) -> Launch:
         """One matrix for all of `rows` rows."""
         if rows <= _SHORT_ROWS:
-            return self.launch_with("short", rows)
+            return self.launch_with("short" if self.is_plain else "general16", rows)
         return self.launch_with(
             min(self._suffixes(), key=lambda each: self._time(each, rows, multiprocessors)), rows
         )

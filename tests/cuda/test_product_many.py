@@ -15,7 +15,8 @@ from engine.cuda.many_rows import PRODUCTS, ManyRows
 from engine.cuda.tile_layout import TileLayout
 
 FORMS = ["int8", "int8x2"]
-DENSE = ["short", "turn", "medium", "large", "general"]
+PLAIN = ["short", "turn", "medium", "large"]
+DENSE = [*PLAIN, "general16", "general64", "general"]
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_every_kernel_adds_up_in_the_same_order(
     x = random_rows(65, columns, planes=FORMS.index(form) + 1)
     wanted = expected(matrix, x)
     for suffix in DENSE:
-        if suffix in ("medium", "large") and not matrix.product(form).is_plain:
+        if suffix in PLAIN and not matrix.product(form).is_plain:
             continue
         found = run(bench, matrix, x, suffix, form=form)
         assert np.array_equal(found, wanted), suffix
@@ -79,7 +80,7 @@ def test_numbers_are_the_same_where_they_are_converted(
         x = random_rows(65, 576, planes=FORMS.index(form) + 1)
         wanted = expected(matrix, x)
         for suffix in DENSE:
-            if suffix in ("medium", "large") and not matrix.product(form).is_plain:
+            if suffix in PLAIN and not matrix.product(form).is_plain:
                 continue
             assert np.array_equal(run(bench, matrix, x, suffix, form=form), wanted), suffix
     bench.free()
@@ -147,7 +148,7 @@ def test_no_thread_relies_on_another_s_turn(
     suffix: str, order_seed: int, make_card: Callable[..., EmulatedCard], card_compiler: EmulatedCompiler
 ) -> None:
     bench = TileBench(make_card(order_seed=order_seed), card_compiler)
-    matrix, x = random_codes(70, 736, bits=8, offsets=suffix == "general"), random_rows(67, 736, planes=2)
+    matrix, x = random_codes(70, 736, bits=8, offsets=suffix not in PLAIN), random_rows(67, 736, planes=2)
     found = run(bench, matrix, x, suffix, form="int8x2")
     assert np.array_equal(found, expected(matrix, x))
     bench.free()

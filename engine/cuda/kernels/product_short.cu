@@ -6,10 +6,11 @@
 
 static const int SHORT_WARPS = 8;
 
-template <int BITS, int PLANES, int TOKENS>
+// PLAIN: scales are float16, and there are no offsets.
+template <int BITS, int PLANES, bool PLAIN, int TOKENS>
 struct ShortRows {
-    using Sum = BlockSum<BITS, PLANES, false>;
-    using Pair = Scales<false>;
+    using Sum = BlockSum<BITS, PLANES, PLAIN>;
+    using Pair = Scales<PLAIN>;
     static const int COLUMNS = TOKENS / 8, NUMBERS = COLUMNS * 4, WORDS = Fragment<BITS>::WORDS;
     static const int OWN = NUMBERS / SHORT_WARPS;  // of those that a lane of each warp made, how many this warp adds up
     static_assert(OWN * SHORT_WARPS == NUMBERS, "they are dealt out evenly");
@@ -27,7 +28,7 @@ struct ShortRows {
     float sums[2][COLUMNS][4], totals[2][OWN];
 
     KESTREL_DEVICE explicit ShortRows(const TiledProduct& args)
-        : args(args), two(args, blockIdx.y), places(args.weights), has_offsets(args.weights.offsets != nullptr),
+        : args(args), two(args, blockIdx.y), places(args.weights), has_offsets(!PLAIN && args.weights.offsets != nullptr),
           first((int64)blockIdx.x * TOKENS), count((int)min((int64)TOKENS, args.rows - first)),
           blocks(args.weights.num_blocks()) {
         #pragma unroll
@@ -83,7 +84,9 @@ struct ShortRows {
             uint2 high = *(const uint2*)(args.x.high + x + x_at[n]), low = make_uint2(0, 0);
             if (PLANES == 2) low = *(const uint2*)(args.x.low + x + x_at[n]);
             uint32 b[2] = {high.x, high.y}, fine[2] = {low.x, low.y};
-            float2 x_scale = make_float2(x_scales[scale_at[n][0]], x_scales[scale_at[n][1]]);
+            float2 x_scale = make_float2(
+                x_scales[scale_at[n][0]] * Sum::X_UNIT, x_scales[scale_at[n][1]] * Sum::X_UNIT
+            );
             #pragma unroll
             for (int m = 0; m < 2; ++m) of[m].add(a[m], b, fine, x_scale, sums[m][n]);
             if (has_offsets) {
@@ -159,15 +162,17 @@ struct ShortRows {
 };
 
 // blockIdx.x: which rows; blockIdx.y: which outputs.
-#define PRODUCT_OF_SHORT(name, bits, planes, tokens)                                                                  \
+#define PRODUCT_OF_SHORT(name, bits, planes, plain, tokens)                                                           \
     KESTREL_KERNEL(name, SHORT_WARPS * 32, TiledProduct) {                                                            \
-        __shared__ ShortRows<bits, planes, tokens>::Parts parts;                                                      \
+        __shared__ ShortRows<bits, planes, plain, tokens>::Parts parts;                                               \
         wait_for_previous();                                                                                          \
-        ShortRows<bits, planes, tokens>(args).run(parts);                                                             \
+        ShortRows<bits, planes, plain, tokens>(args).run(parts);                                                      \
     }
 #define PRODUCTS_OF_SHORT(name, bits, planes)                                                                         \
-    PRODUCT_OF_SHORT(name##_short, bits, planes, 16)                                                                  \
-    PRODUCT_OF_SHORT(name##_turn, bits, planes, 64)
+    PRODUCT_OF_SHORT(name##_short, bits, planes, true, 16)                                                            \
+    PRODUCT_OF_SHORT(name##_turn, bits, planes, true, 64)                                                             \
+    PRODUCT_OF_SHORT(name##_general16, bits, planes, false, 16)                                                       \
+    PRODUCT_OF_SHORT(name##_general64, bits, planes, false, 64)
 
 #if ONLY_BITS != 4
 PRODUCTS_OF_SHORT(product_codes8_int8, 8, 1)
