@@ -29,12 +29,13 @@ from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import CudaPagePool
 from engine.cuda.placement import Rest
 from engine.cuda.rope_tables import RopeTables
+from engine.cuda.row_forms import PLANES
 from engine.cuda.step import StepBuffer
 from engine.cuda.step_plans import StepPlans
 from engine.cuda.support import check_supported
 from engine.cuda.uploader import Uploader
 from engine.cuda.weights import CardWeights, upload_weights
-from engine.cuda.workspace import PLANES, Workspace, most_step_rows
+from engine.cuda.workspace import Workspace, most_step_rows
 from engine.generation import SamplingParams
 from engine.kv_geometry import KvFormat, KvGeometry, pages_for
 from engine.metrics import CardSpace, MemoryUse, Work

@@ -16,9 +16,10 @@ from engine.cuda.memory import CardMemory, Use
 from engine.cuda.page_pool import cache_bytes
 from engine.cuda.placement import RESERVE_BYTES, LayerSizes, Rest, chosen_window, takes_embedding
 from engine.cuda.rope_sizes import FIRST_POSITIONS, bytes_to_come, table_bytes
+from engine.cuda.row_forms import PLANES
 from engine.cuda.step import StepBuffer
 from engine.cuda.support import check_supported
-from engine.cuda.workspace import PLANES, Workspace, most_step_rows
+from engine.cuda.workspace import Workspace, most_step_rows
 from engine.kv_geometry import PAGE, KvFormat, KvGeometry, pages_for
 from engine.models.spec import ModelSpec
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from engine.cuda.driver import CardDriver, CardInfo, Kernel, KernelCompiler
 from engine.cuda.many_rows import KERNELS as MANY_ROWS
+from engine.cuda.row_forms import INTEGER_FORMS
 
 SOURCES = Path(__file__).parent / "kernels"
-
-INTEGER_FORMS = ("int8", "int8x2")  # of rows, in products with codes
 
 EMBEDDINGS = [f"embed_{kind}" for kind in ("float32", "float16", "bfloat16", "codes8", "codes4")]
 

@@ -11,9 +11,8 @@ from engine.cpu.moe import MoeWeights
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.layers import DeviceDense, DeviceExperts, DeviceLayer
-from engine.cuda.matrices import DeviceLinear, LinearImage, linear_image
+from engine.cuda.matrices import DeviceLinear, LinearImage, linear_image, mixed_experts
 from engine.cuda.uploader import Uploader
-from engine.errors import UnsupportedModelError
 from engine.models.spec import AttentionSpec, MoeSpec
 
 
@@ -98,10 +97,7 @@ def _layer_image(layer: LayerWeights, uploader: Uploader) -> LayerImage:
 def _check_alike(experts: Sequence[Matrix]) -> None:
     """A kernel finds an expert by its number alone. Raises UnsupportedModelError."""
     if len({_layout(each) for each in experts}) > 1:
-        raise UnsupportedModelError(
-            "The experts of a layer are stored in different ways, which can't be run on the card yet.",
-            "The model runs on the CPU.",
-        )
+        raise mixed_experts()
 
 
 def _layout(matrix: Matrix) -> tuple[object, ...]:

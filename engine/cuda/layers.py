@@ -9,16 +9,16 @@ from engine.cuda.arguments import Activation, Mixture, Route, Router, Swiglu
 from engine.cuda.attention import AttentionRunner, StepShape
 from engine.cuda.driver import Address
 from engine.cuda.kernel_set import KernelSet
-from engine.cuda.matrices import DeviceLinear, DeviceMatrix
+from engine.cuda.matrices import DeviceLinear
 from engine.cuda.products import Normed, Plain, ProductRunner
 from engine.cuda.rope_tables import RopeTables
+from engine.cuda.router_sizes import logits_a_block, router_bytes
 from engine.cuda.step import StepBuffer
 from engine.cuda.workspace import ROUTER_ROWS, Workspace
 from engine.kv_geometry import KvGeometry
 from engine.models.spec import AttentionSpec, MoeSpec
 
 _MIX_COLUMNS = 256
-_MOST_LOGITS, _MOST_BYTES = 8, 80 * 2**10  # of a block that makes logits of a router
 
 
 @dataclass(frozen=True)
@@ -161,17 +161,3 @@ class LayerRunner:
         self._products.run(router, x, space.router, rows=rows)
         self._kernels.launch("route", route, grid=(rows, 1, 1))
         return x
-
-
-def logits_a_block(router: DeviceMatrix) -> int:
-    """Where one launch has all of a router; 0: its matrix is none for that."""
-    if router.is_strip or router.columns % 8:
-        return 0
-    fitting = (each for each in range(_MOST_LOGITS, 0, -1) if router_bytes(router, each) <= _MOST_BYTES)
-    return next(fitting, 0)
-
-
-def router_bytes(router: DeviceMatrix, each: int) -> int:
-    """Of a block's shared memory: weights of so many logits, and their sums. As in kernels/router.cu."""
-    eights = each * router.columns // 8
-    return 4 * (-(-eights // 4) * 4) + eights * (32 if router.kind == "float32" else 16)

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from engine.config import Activations
+from engine.cuda.row_forms import INTEGER_FORMS, PLANES
 from engine.cuda.tile_layout import TILE, TileLayout
 from engine.weights.strips import BLOCK
 
-FORMS = {"int8": 1, "int8x2": 2}  # how activations come in, and their planes
 _SHORT_ROWS = 16
 _STEP_BLOCKS = {4: 4, 8: 2}  # of 32 inputs, by bits
 
@@ -52,7 +53,7 @@ _GROUPED = ("scattered", "medium", "large")  # one an expert
 PRODUCTS = {
     f"product_codes{bits}_{form}_{suffix}": 32 * shape.warps
     for bits in (4, 8)
-    for form in FORMS
+    for form in INTEGER_FORMS
     for suffix, shape in _SHAPES.items()
 }
 KERNELS = {**PRODUCTS, "group_rows": 256, "quantise_rows": 256}
@@ -70,12 +71,12 @@ class Launch:
 class ManyRows:
     """A product with a matrix in tiles, or with those of experts.
 
-    form: of the rows, see `FORMS`. is_plain: scales are float16, and there are no offsets; then the quickest
-    kernels can do it.
+    form: of the rows, one of INTEGER_FORMS. is_plain: scales are float16, and there are no offsets; then the
+    quickest kernels can do it.
     """
 
     layout: TileLayout
-    form: str
+    form: Activations
     is_plain: bool
 
     def launch(self, rows: int, *, multiprocessors: int) -> Launch:
@@ -125,7 +126,7 @@ class ManyRows:
     def _shared_bytes(self, shape: _Shape) -> int:
         """Two steps, as `SharedStep` in kernels/product_many.cu lays them out."""
         blocks = _STEP_BLOCKS[self.layout.bits]
-        rows = shape.rows * (FORMS[self.form] * BLOCK + 4 * (1 if shape.plain else 2))
+        rows = shape.rows * (PLANES[self.form] * BLOCK + 4 * (1 if shape.plain else 2))
         weights = shape.outputs * (BLOCK * self.layout.bits // 8 + 8 * shape.plain)
         padded = -(-(rows + weights) // 128) * 128 + 128 // blocks
         return 2 * blocks * padded

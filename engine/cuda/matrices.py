@@ -262,7 +262,7 @@ def _stack(stacks: list[list[Matrix]], raw: _Layout, laid: _Layout, chains: int 
         return _strips(strips, len(stacks), raw, laid, chains)
     numbers = [each.weight for each in flat if isinstance(each, Dense | Widened)]
     if len(numbers) != len(flat) or len({(each.dtype, each.shape) for each in numbers}) > 1:
-        raise _mixed_experts()
+        raise mixed_experts()
     rows, columns = numbers[0].shape
     dtype = numbers[0].dtype
     matrix = DeviceMatrix(_DTYPES[dtype], rows, columns, raw.add(numbers, dtype))
@@ -270,7 +270,8 @@ def _stack(stacks: list[list[Matrix]], raw: _Layout, laid: _Layout, chains: int 
     return _Part(matrix, replace(matrix, weights=laid.room(num_bytes)), len(numbers))
 
 
-def _mixed_experts() -> UnsupportedModelError:
+def mixed_experts() -> UnsupportedModelError:
+    """What to tell of a layer whose experts a kernel can't find by their numbers."""
     return UnsupportedModelError(
         "The experts of a layer are stored in different ways, which can't be run on the card yet.",
         "The model runs on the CPU.",
@@ -282,7 +283,7 @@ def _strips(strips: Sequence[Strip], count: int, raw: _Layout, laid: _Layout, ch
     first, each_has = strips[0], len(strips) // count
     rows = [sum(e.rows for e in strips[at : at + each_has]) for at in range(0, len(strips), each_has)]
     if len({(e.bits, e.group, e.columns) for e in strips}) > 1 or len(set(rows)) > 1:
-        raise _mixed_experts()
+        raise mixed_experts()
     narrow = all(scales_fit(each, torch.float16) for each in strips)
     dtype = torch.float16 if narrow else torch.float32
     weights = raw.add([each.codes for each in strips], first.codes.dtype)

@@ -22,7 +22,8 @@ from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, late_stages, m
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.many_rows import ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
-from engine.cuda.workspace import PLANES, Rows, Workspace
+from engine.cuda.row_forms import PLANES
+from engine.cuda.workspace import Rows, Workspace
 
 _OUTPUTS_A_BLOCK, _TILES_A_BLOCK = 8, 8  # of products of numbers: one a warp
 _MANY_ROWS = 8  # at a time, as in kernels/product.cu

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.config import Activations
 from engine.cuda.arguments import Activation
 from engine.cuda.driver import Address
 from engine.cuda.many_rows import most_tiles
@@ -13,7 +12,6 @@ from engine.cuda.placement import RESERVE_BYTES
 from engine.models.spec import AttentionSpec, ModelSpec, MoeSpec
 from engine.weights.strips import BLOCK
 
-PLANES: dict[Activations, int] = {"float": 0, "int8": 1, "int8x2": 2}  # of 8 bits, that a row is read as
 STEP_ROWS = (2048, 1024, 512, 256)  # of the largest step; there is always room for the last
 ROUTER_ROWS = 4  # up to which one launch has all of a router
 LOGIT_ROWS = 16  # at a time: of a large vocabulary they take 10 MB

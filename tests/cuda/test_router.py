@@ -14,7 +14,7 @@ from workbench import Workbench, random, strip_of
 from engine.cpu.matrices import Dense, Matrix, Widened
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.arguments import Norm, Product, Route, Router
-from engine.cuda.layers import logits_a_block, router_bytes
+from engine.cuda.router_sizes import logits_a_block, router_bytes
 
 INFINITY, NAN = math.inf, math.nan
 SIZES = [(1, 1), (5, 2), (31, 31), (33, 8), (100, 64), (128, 8), (129, 64), (256, 6), (300, 33), (1024, 64)]
