@@ -294,6 +294,23 @@ def test_gates_are_what_their_products_and_a_gate_are(
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("width", "columns"), [(32, 32), (160, 96), (320, 512), (96, 1024), (32, 4128)])
+def test_gates_that_ask_for_weights_late_have_the_same_bits(
+    width: int, columns: int, bits: int, form: Activations, make: MakeProducts
+) -> None:
+    """Also where a warp asks for fewer stages than it has late ones."""
+    products = make(form)
+    linear = products.bench.linear(one_matrix(2 * width, columns, bits=bits))
+    source, _ = products.normed(random(1, columns, seed=5), 1 + random(columns, seed=3) / 4)
+    made, expected = gates(products, linear, source, 1)
+    made_late, found = gates(products, linear, replace(source, is_near=True), 1)
+    assert made
+    assert made_late
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize(("width", "columns", "scales"), [(32, 96, {}), (96, 256, {"group": 256})])
 def test_gates_of_experts_are_too_and_stay_numbers(
