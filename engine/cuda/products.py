@@ -105,7 +105,7 @@ class ProductRunner:
         """
         if isinstance(x, Normed) and not self._are_few(linear, rows, slots=1):
             x = self.normed(x, [linear], rows)
-        first = 0
+        first, behind = 0, self._behind(x, rows)
         for part in linear.parts:
             bias = Address(linear.bias + 4 * first) if linear.bias else NOWHERE
             target = _Target(Address(y + 4 * first), linear.rows, bias, adds)
@@ -116,7 +116,8 @@ class ProductRunner:
                 takers = rows // experts.rows_each
                 self._few(part, x, target, 1, experts=experts, takers=takers, known=known)
             elif experts is None and rows <= self._most_tokens(part, slots=1):
-                self._few(part, x, target, rows, is_short=is_short)
+                taken = self._few(part, x, target, rows, is_short=is_short, behind=behind)
+                behind = None if behind is None else taken  # of the next part
             else:
                 assert isinstance(x, Activation)
                 self._many(part, x, target, rows, experts)
@@ -129,7 +130,7 @@ class ProductRunner:
         if not self._has_gates(linear):
             return False
         if rows == 1 and self._are_few(linear, rows, slots=_GATED_SLOTS):  # sums of more take much memory
-            self._few(part, x, _NO_TARGET, rows, gated=gated)
+            self._few(part, x, _NO_TARGET, rows, gated=gated, behind=self._behind(x, rows))
             return True
         target = _Target(self._space.gate_up, width, NOWHERE, False)
         self._many(part, self.normed(x, [linear], rows), target, rows, None, gated=True)
@@ -197,14 +198,18 @@ class ProductRunner:
     def _most_tokens(self, part: DeviceMatrix, *, slots: int) -> int:
         return most_tokens(part.layout, self._kernels.card, planes=self._planes, slots=slots)
 
-    def _shared_bytes(self, linear: DeviceLinear | None, tokens: int) -> int:
-        """That a block takes of a launch of few rows."""
-        if linear is None or linear.has_numbers:
+    def _behind(self, x: Activation | Normed | Plain, tokens: int) -> int | None:
+        """How much of shared memory a block takes of the launch in front of the one that takes these rows,
+        few of them; None where that isn't to be spread. See `few_launch`.
+        """
+        if not isinstance(x, Normed):
+            return None
+        if x.behind is None or x.behind.has_numbers:
             return 0
         card = self._kernels.card
         return max(
             shared_bytes(part.layout, card, planes=self._planes, tokens=tokens, slots=1)
-            for part in linear.parts
+            for part in x.behind.parts
         )
 
     def _few(
@@ -219,8 +224,11 @@ class ProductRunner:
         gated: Activation | None = None,
         known: bool = False,
         is_short: bool = False,
-    ) -> None:
-        """takers: rows of x that take matrices of their own."""
+        behind: int | None = None,
+    ) -> int:
+        """takers: rows of x that take matrices of their own. behind: see `_behind`. Returns how much of
+        shared memory a block takes.
+        """
         if isinstance(x, Activation):
             rows = FewRows(codes=x)
         else:
@@ -238,7 +246,7 @@ class ProductRunner:
             slots=slots,
             taken=taken,
             takers=takers,
-            behind=self._shared_bytes(x.behind, tokens) if isinstance(x, Normed) else None,
+            behind=behind,
         )
         product = ProductFew(
             weights=part.tiles(),
@@ -269,6 +277,7 @@ class ProductRunner:
             grid=(launch.grid, takers, 1),
             shared_bytes=launch.shared_bytes,
         )
+        return launch.shared_bytes
 
     def _many(
         self,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cuda.driver import CardInfo
+from engine.cuda.driver import NOWHERE, Address, CardInfo
 from engine.cuda.few_rows import few_launch, inverse, shared_bytes, teams_for
+from engine.cuda.matrices import DeviceLinear, DeviceMatrix
+from engine.cuda.products import Normed, ProductRunner
 from engine.cuda.tile_layout import TILE, TileLayout, most_chains
 
 WARPS = 16
@@ -80,6 +84,32 @@ def test_a_processor_has_one_block_of_a_product_that_begins_early(
         assert launch.shared_bytes == needed  # with more, one of the launch before would be in its way
     else:
         assert 2 * (launch.shared_bytes + BLOCK_BYTES) > PROCESSOR_BYTES
+
+
+class NotedKernels:
+    """Launches nothing."""
+
+    def __init__(self) -> None:
+        self.card = card((9, 0))
+        self.shared_bytes: list[int] = []
+
+    def launch(self, name: str, arguments: object, *, shared_bytes: int = 0, **_: Any) -> None:
+        self.shared_bytes.append(shared_bytes)
+
+
+def test_a_block_of_each_part_has_room_beside_one_of_the_part_before() -> None:
+    """As queries and keys of 4 bits, and values of 8."""
+    kernels = NotedKernels()
+    runner = ProductRunner(cast("Any", kernels), cast("Any", None), activations="int8x2", norm_eps=1e-6)
+    parts = [
+        DeviceMatrix(kind, 1024, 2048, Address(2**20), Address(2**21), narrow_scales=True)
+        for kind in ("codes4", "codes8")
+    ]
+    x = Normed(Address(2**22), Address(2**23))
+    runner.run(DeviceLinear(tuple(parts), NOWHERE), x, Address(2**24), rows=1)
+    first, second = kernels.shared_bytes
+    assert 2 * (first + BLOCK_BYTES) > PROCESSOR_BYTES
+    assert first + second + 2 * BLOCK_BYTES <= PROCESSOR_BYTES
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (12, 0)])
