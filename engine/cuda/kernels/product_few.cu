@@ -186,7 +186,6 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
     RowPart norm;
     norm.load_norm(args.x);
     SharedRows<PLANES> rows(dynamic_shared() + Ring<BITS>::BYTES, args.weights, tokens);
-    const RowWay<PLANES> way(args.x, first_row, chunk_sums, rows);
     share_padding<PLANES>(args.weights.num_blocks(), rows);
     wait_for_previous();
     if (has_experts) {
@@ -194,6 +193,7 @@ KESTREL_DEVICE void product_few(const ProductFew& args) {
         __syncthreads();
         product.begin();
     }
+    const RowWay<PLANES> way(args.x, first_row, chunk_sums, rows);
     share_rows<PLANES, true>(args.x, norm, way, first_row, rows, [] {});
     __syncthreads();
     let_next_start();  // not before: what the next one asks for would be in the way of these rows
