@@ -292,6 +292,35 @@ def test_gates_are_what_their_products_and_a_gate_are(
     assert found["high"].abs().view(rows, -1, BLOCK).amax(-1).eq(127).all()  # there is something
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("teams", [1, 2, 4])
+def test_gates_have_the_same_bits_with_any_number_of_teams_and_chains(
+    teams: int,
+    bits: int,
+    make_card: Callable[..., EmulatedCard],
+    card_compiler: EmulatedCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whichever number is the quickest, on few processors so that there are several rounds."""
+    bench = Workbench(make_card(multiprocessors=2, order_seed=teams), card_compiler)
+    products = Products(bench, "int8x2")
+    for chains in range(1, 16 // teams + 1):
+        columns = 128 * chains - 32 * (chains > 1)  # the last chain is not full
+        linear = bench.linear(one_matrix(320, columns, bits=bits))
+        assert linear.parts[0].layout.chains == chains
+        source, _ = products.normed(random(1, columns, seed=5), 1 + random(columns, seed=3) / 4)
+        one_by_one = bench.activation_room(1, 160, "int8x2")
+        gate_up = bench.put(products.run(linear, source, rows=1))
+        bench.kernels.launch("swiglu", Swiglu(gate_up=gate_up, out=one_by_one), grid=(1, 1, 1))
+        expected = bench.codes_of(one_by_one, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr("engine.cuda.few_rows.teams_for", lambda *_, **__: teams)
+            made, found = gates(products, linear, source, 1)
+        assert made
+        assert all(torch.equal(found[name], expected[name]) for name in expected), chains
+    bench.memory.free_all()
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("width", "columns"), [(32, 32), (160, 96), (320, 512), (96, 1024), (32, 4128)])
