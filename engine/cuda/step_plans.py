@@ -185,6 +185,8 @@ class StepPlans:
         self._next = None
         _, missing = self._table.missing(pages, pool)
         table = pool.addresses(pages[: self._step.most_pages]) if missing else []
+        if table:
+            self._table.forget()  # of what fails it isn't known whether it arrived
         self._step.send(ids, first, table, slot=NOWHERE if slot is None else slot.address)
         self._table.told(pages, pool)
         self._send_hidden(ids)
@@ -192,6 +194,7 @@ class StepPlans:
     def _send_pages(self, pages: list[int], pool: CudaPagePool) -> None:
         start, missing = self._table.missing(pages, pool)
         if missing:
+            self._table.forget()  # likewise
             self._step.send_pages(start, missing)
         self._table.told(pages, pool)
 

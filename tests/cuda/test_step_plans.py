@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from emulated_card import Counts, EmulatedCard, EmulatedCompiler
@@ -17,7 +18,7 @@ from engine.cuda.backend import CudaBackend
 from engine.cuda.driver import Address, CardFaultError
 from engine.cuda.page_pool import CudaPagePool
 from engine.cuda.step_plans import StepPlans
-from engine.errors import StepRefusedError
+from engine.errors import OutOfMemoryError, StepRefusedError
 from engine.kv_geometry import KvGeometry
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
@@ -119,3 +120,33 @@ def test_preparing_leaves_no_memory_behind(backend: CudaBackend, card: EmulatedC
         cache.close()
     assert backend.memory.num_bytes
     assert card.used_bytes > used, "pages came only now"
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_copy_of_pages_that_fails_behind_its_arrival_is_made_again(
+    grows: bool, backend: CudaBackend, pool: CudaPagePool, card: EmulatedCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an answer would write its rows into another one's pages."""
+    own, others = ([pool.allocate_one(), pool.allocate_one()] for _ in range(2))
+    plans = backend._plans
+    plans.run([1], 0, own, pool, None)
+    upload = card.upload
+
+    def fail_behind(target: Address, source: Any) -> None:
+        upload(target, source)
+        raise OutOfMemoryError("The card is full.", "")
+
+    def send_others() -> None:
+        if grows:
+            plans._send_pages([own[0], *others], pool)
+        else:
+            plans.run([1], 0, others, pool, None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend._driver._driver, "upload", fail_behind)
+        with pytest.raises(OutOfMemoryError):
+            send_others()
+    plans.run([1], 1, own, pool, None)
+    found = np.zeros(len(own), np.uint64)
+    card.download(found.view(np.uint8), Address(backend._step.step_of(1) + 8))
+    assert found.tolist() == pool.addresses(own)
