@@ -291,6 +291,7 @@ class FakeEvent(Held):
     count = 0
 
     def __init__(self, card: FakeCard) -> None:
+        card.call("cuEventCreate")
         FakeEvent.count += 1
         self.point: FakePoint | None = None
         super().__init__(card, f"event {FakeEvent.count}")

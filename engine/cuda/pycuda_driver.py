@@ -130,8 +130,8 @@ class PyCudaDriver:
     def _send(self, stream: Any, target: int, staged: Bytes) -> Callable[[], None]:
         """Returns what waits until the card has read it."""
         held = self._held
+        event = held.idle_events.pop() if held.idle_events else self._new_event()  # nothing is sent without
         self._cuda.memcpy_htod_async(target, staged, stream)
-        event = held.idle_events.pop() if held.idle_events else self._new_event()
         event.record(stream)
 
         def wait() -> None:

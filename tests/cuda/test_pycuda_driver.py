@@ -84,6 +84,22 @@ def test_many_small_uploads_keep_their_order_and_use_few_events(card: FakeCard) 
     driver.close()
 
 
+def test_an_upload_that_nobody_could_wait_for_is_not_begun(card: FakeCard) -> None:
+    """Its place in pinned memory is the next one's."""
+    driver = opened(card)
+    addresses = [driver.allocate(100) for _ in range(2)]
+    card.failures["cuEventCreate"] = card.cuda.MemoryError("cuEventCreate failed: out of memory")
+    with pytest.raises(OutOfMemoryError):
+        driver.upload(addresses[0], np.full(100, 7, np.uint8))
+    driver.upload(addresses[1], np.full(100, 9, np.uint8))
+    found = [np.zeros(100, np.uint8) for _ in addresses]
+    for each, address in zip(found, addresses, strict=True):
+        driver.download(each, address)
+    assert not (found[0] == 9).any()
+    assert (found[1] == 9).all()
+    driver.close()
+
+
 @pytest.mark.parametrize("count", [1, 700, STAGING_BYTES + 12_345])
 def test_an_upload_ahead_is_there_for_work_that_waits_for_it(card: FakeCard, count: int) -> None:
     driver = opened(card)
