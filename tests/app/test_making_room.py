@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from controller_steps import FIRST, codes, load, only, start, watch
+from load_plans import GB
+from load_plans import PLAN as ROOMY
 
 from app.controller import ChatController, ModelPhase
 from app.making_room import LoadedModel, RoomPlan, plan_room
@@ -19,25 +21,9 @@ from engine.errors import ModelFileError
 from engine.load_plan import Freed, LoadPlan
 from engine.metrics import CardSpace, MemoryUse, Metrics
 
-GB = 10**9
 SECOND = Path("/models/second")
 CONFIG = EngineConfig()
-PLAN = LoadPlan(
-    device="cuda",
-    weights="q8",
-    kv="int8",
-    context=8192,
-    layers=30,
-    window=None,
-    weight_bytes=4 * GB,
-    workspace_bytes=GB,
-    cache_bytes=2 * GB,
-    free_bytes=8 * GB,
-    total_bytes=24 * GB,
-    tokens=8192,
-    ram_bytes=4 * GB,
-    ram_free_bytes=30 * GB,
-)
+PLAN = replace(ROOMY, free_bytes=8 * GB)
 LOADED = LoadedModel(FIRST, "First", Freed(ram=3 * GB, card=10 * GB))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from load_plans import GB, PLAN
 from PySide6.QtCore import Qt
 
 from app.making_room import RoomPlan
@@ -21,24 +22,7 @@ from engine.load_plan import LoadPlan
 from engine.notices import Notice
 from engine.weights.sizes import WeightBytes
 
-GB = 10**9
 CARD = CardInfo("A card", (8, 6), total_bytes=24 * GB, multiprocessors=28, driver="580")
-PLAN = LoadPlan(
-    device="cuda",
-    weights="q8",
-    kv="int8",
-    context=8192,
-    layers=30,
-    window=None,
-    weight_bytes=4 * GB,
-    workspace_bytes=GB,
-    cache_bytes=2 * GB,
-    free_bytes=20 * GB,
-    total_bytes=24 * GB,
-    tokens=8192,
-    ram_bytes=4 * GB,
-    ram_free_bytes=30 * GB,
-)
 
 
 class Planner:
