@@ -36,7 +36,7 @@ def make_card(card_compiler: EmulatedCompiler) -> Iterator[MakeCard]:
     """`make_card(total_bytes=..., order_seed=...)`. At the end nothing may be damaged or left on one."""
     cards: list[EmulatedCard] = []
 
-    def make(**options: int) -> EmulatedCard:
+    def make(**options: Any) -> EmulatedCard:
         cards.append(EmulatedCard(**options))
         return cards[-1]
 

@@ -302,9 +302,17 @@ def test_reading_freed_memory_gives_poison(bench: KernelBench) -> None:
     assert np.isnan(result).all()
 
 
-def test_writing_behind_dynamic_shared_memory_is_told(bench: KernelBench) -> None:
-    told = fault(bench, "((int*)dynamic_shared())[threadIdx.x] = 1;", shared_bytes=252)
-    assert "behind its shared memory" in told
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("((int*)dynamic_shared())[threadIdx.x] = 1;", "wrote behind its shared memory"),
+        ("((int*)dynamic_shared())[(int)threadIdx.x - 1] = 1;", "wrote before its shared memory"),
+        ("dynamic_shared()[threadIdx.x * 1000] = 1;", "thread 2: it reaches far beyond its shared memory"),
+        ("dynamic_shared()[-300000] = 1;", "reaches far beyond its shared memory"),
+    ],
+)
+def test_writing_beside_dynamic_shared_memory_is_told(bench: KernelBench, body: str, reason: str) -> None:
+    assert reason in fault(bench, body, shared_bytes=252)
 
 
 @pytest.mark.parametrize(
@@ -398,6 +406,31 @@ def test_what_a_launch_cannot_be_is_refused(make_bench: Callable[..., KernelBenc
     assert "grid of (1, 65536, 1)" in fault(make_bench(), body, grid=(1, 65536, 1))
     assert "grid of (0, 1, 1)" in fault(make_bench(), body, grid=(0, 1, 1))
     assert "of shared memory" in fault(make_bench(), body, shared_bytes=200_000)
+
+
+@pytest.mark.parametrize(
+    ("capability", "most"), [((8, 0), 163), ((8, 6), 99), ((8, 9), 99), ((9, 0), 227), ((12, 0), 99)]
+)
+def test_a_block_has_as_much_shared_memory_as_on_such_a_card_and_no_more(
+    capability: tuple[int, int], most: int, make_bench: Callable[..., KernelBench]
+) -> None:
+    text = "KERNEL(last, 32) { *(int*)args.output = dynamic_shared()[args.count - 1] = 7; }"
+    room, output = np.zeros(1024 * most, np.uint8), np.zeros(1, np.int32)
+    bench = make_bench(compute_capability=capability)
+    found = bench.run(text, "last", room, output=output, shared_bytes=room.size)
+    assert found[0] == 7
+    with pytest.raises(CardFaultError, match=f"of shared memory, of at most {room.size}"):
+        bench.run(text, "last", room, output=output, shared_bytes=room.size + 1)
+
+
+@pytest.mark.parametrize("capability", [(8, 6), (9, 0)])
+def test_kernels_are_told_for_which_card_they_are(
+    capability: tuple[int, int], make_bench: Callable[..., KernelBench]
+) -> None:
+    text = "KERNEL(tell, 32) { *(int*)args.output = __CUDA_ARCH__; }"
+    bench, output = make_bench(compute_capability=capability), np.zeros(1, np.int32)
+    major, minor = capability
+    assert bench.run(text, "tell", output, output=output)[0] == 100 * major + 10 * minor
 
 
 def test_after_a_fault_the_card_answers_nothing_else(bench: KernelBench) -> None:

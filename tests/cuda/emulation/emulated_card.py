@@ -23,8 +23,9 @@
 
 Memory that was just allocated, and shared memory at the start of a block, is poison: NaN as float, half and
 bfloat16, -1 as a whole number. Each allocation has guards on both sides, which are looked at after every
-launch. What is freed stays aside for a while, filled with NaN, and is looked at too. `order_seed` other than
-0 changes the order in which blocks, and the threads of a block, come to their turn.
+launch; shared memory has them, too, and what lies beyond those can't be touched. What is freed stays aside
+for a while, filled with NaN, and is looked at too. `order_seed` other than 0 changes the order in which
+blocks, and the threads of a block, come to their turn.
 
 Work and uploads ahead are done in an order that marks allow, and no later or earlier one than they have to:
 with lagging "uploads", work is done as it comes and uploads ahead as late as may be, so that work that fails
@@ -139,7 +140,9 @@ _libraries: dict[bytes, KernelLibrary] = {}  # of this process: code is never un
 
 
 class EmulatedCard:
-    """See the module. compute_capability, multiprocessors: what the card says of itself."""
+    """See the module. compute_capability, multiprocessors: what the card says of itself. Kernels are compiled
+    for its compute capability, and a block may have as much shared memory as on such a card.
+    """
 
     def __init__(
         self,
@@ -447,7 +450,11 @@ class EmulatedCard:
         block: int,
         shared_bytes: int,
     ) -> None:
-        kernel.library.set_up(order_seed=self.order_seed, time_limit_s=self.time_limit_s)
+        kernel.library.set_up(
+            order_seed=self.order_seed,
+            time_limit_s=self.time_limit_s,
+            most_shared_bytes=_most_shared_bytes(self._compute_capability),
+        )
         if kernel.launch(ctypes.addressof(arguments), *grid, block, shared_bytes) != 0:
             self._faulty_kernel = True
             self._break(kernel.library.error())
@@ -503,6 +510,13 @@ class EmulatedCard:
             if start == allocation.address + allocation.num_bytes:
                 return f"behind the allocation of {allocation.num_bytes} bytes at {allocation.address:#x}"
         return f"to memory that was freed, at {start:#x} or after"
+
+
+def _most_shared_bytes(compute_capability: tuple[int, int]) -> int:
+    """That a block may have, as NVIDIA's tables of compute capabilities say."""
+    if (9, 0) <= compute_capability < (12, 0):
+        return 227 << 10
+    return (163 if compute_capability in ((8, 0), (8, 7)) else 99) << 10
 
 
 def _rounded(num_bytes: int) -> int:

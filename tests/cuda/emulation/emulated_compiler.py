@@ -15,7 +15,7 @@ from engine.cuda.driver import CardFaultError, CardInfo
 
 HERE = Path(__file__).parent
 OWN_SOURCES = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp")])
-KEPT_LIBRARIES = 40
+KEPT_LIBRARIES = 160  # more than all tests together have: most are of some lines
 CHECKS = "alignment,bounds-strict,shift,integer-divide-by-zero,float-cast-overflow,return"
 
 
@@ -55,21 +55,22 @@ class EmulatedCompiler:
         self.compiled = 0
 
     def compile(self, sources: dict[str, str], main: str, *, card: CardInfo) -> bytes:
-        """A shared library for this very machine."""
-        key = self._key(sources, main)
+        """A shared library for this very machine, of what the kernels are for that card."""
+        architecture = _architecture(card)
+        key = self._key(sources, main, architecture)
         if key not in self._known:
             kept = self._folder / f"kernels-{key}.so"
             if not kept.exists():
                 self._folder.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                    self._build(Path(folder), sources, main).replace(kept)
+                    self._build(Path(folder), sources, main, architecture).replace(kept)
                 self._forget_old()
             self._known[key] = kept.read_bytes()
         return self._known[key]
 
-    def _key(self, sources: dict[str, str], main: str) -> str:
+    def _key(self, sources: dict[str, str], main: str, architecture: str) -> str:
         """The same for all that gives the same library."""
-        contents = [sorted(sources.items()), main, self._machine_key()]
+        contents = [sorted(sources.items()), main, architecture, self._machine_key()]
         return hashlib.sha256(repr(contents).encode()).hexdigest()[:32]
 
     def _machine_key(self) -> str:
@@ -77,11 +78,11 @@ class EmulatedCompiler:
         tool = [self._path, self._version, _options(self._path), _checks(self._path), _processor()]
         return hashlib.sha256(repr([own, tool]).encode()).hexdigest()[:32]
 
-    def _build(self, folder: Path, sources: dict[str, str], main: str) -> Path:
+    def _build(self, folder: Path, sources: dict[str, str], main: str, architecture: str) -> Path:
         for name, text in sources.items():
             (folder / name).write_text(text, encoding="utf-8")
         library, code = folder / "kernels.so", folder / "kernels.o"
-        options = [*_options(self._path), _checks(self._path), "-DKESTREL_EMULATED"]
+        options = [*_options(self._path), _checks(self._path), "-DKESTREL_EMULATED", architecture]
         self._call([*options, "-include", str(HERE / "emulator.h"), *_from_to(folder / main, code)])
         # Not linked with the options of the checks: they would bring the library whose place checks.h takes.
         objects = [str(code), str(self._machine(folder))]
@@ -109,6 +110,12 @@ class EmulatedCompiler:
         if done.returncode != 0:
             complaints = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
             raise CardFaultError(f"The kernels can't be compiled: {(complaints or [done.stderr.strip()])[0]}")
+
+
+def _architecture(card: CardInfo) -> str:
+    """As an option: what a card's own compiler lets the text know of it."""
+    major, minor = card.compute_capability
+    return f"-D__CUDA_ARCH__={100 * major + 10 * minor}"
 
 
 def _is_clang(compiler: str) -> bool:

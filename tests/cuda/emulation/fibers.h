@@ -28,8 +28,9 @@ static const unsigned LANES = 32, MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS
 static const size_t MEMORY_PAGE = 4096;
 static const size_t STACK_STRIDE = 17 * MEMORY_PAGE;  // 64 KiB, and a page that nobody may touch
 static const size_t FIBERS_BYTES = 64 * MEMORY_PAGE;  // a worker's own data, before the stacks
-static const size_t MOST_SHARED = 99 * 1024;          // of a block, on the smallest cards in question
-static const size_t SHARED_GUARD = 1024;
+static const size_t MOST_SHARED = 227 * 1024;         // of a block, on any card
+static const size_t SHARED_GUARD = 1024;              // on both sides
+static const size_t SHARED_REGION = 64 * MEMORY_PAGE; // where it lies, between two more that nobody may touch
 static const unsigned char POISON = 0xff;             // not a number, as float, half and bfloat16
 static const unsigned char GUARD[2] = {0xfb, 0xff};   // the same, and another one
 
@@ -82,8 +83,10 @@ struct Worker : View {
     int free_stacks[MOST_THREADS];
     sigjmp_buf on_fault;
     Copies* copies;  // of each thread
+    unsigned char* shared_end;  // of the region of its shared memory
     Fiber fibers[MOST_THREADS];
 };
+static_assert(MOST_SHARED + 16 + 2 * SHARED_GUARD <= SHARED_REGION, "the most that a block may have has room");
 static_assert(sizeof(Worker) <= FIBERS_BYTES, "a worker's data end where its stacks begin");
 static_assert(FIBERS_BYTES + MOST_THREADS * STACK_STRIDE <= REGION, "they all have room");
 

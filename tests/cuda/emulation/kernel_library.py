@@ -26,6 +26,7 @@ class KernelLibrary:
         self._library.kestrel_error.restype = ctypes.c_char_p
         self._library.kestrel_set_order.argtypes = [ctypes.c_uint64]
         self._library.kestrel_set_time_limit.argtypes = [ctypes.c_uint]
+        self._library.kestrel_set_most_shared.argtypes = [ctypes.c_uint]
         self._damaged = self._library.kestrel_damaged
         self._damaged.restype = ctypes.c_int64
         self._damaged.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
@@ -39,10 +40,11 @@ class KernelLibrary:
         launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 5]
         return EmulatedKernel(name, size, launch, self)
 
-    def set_up(self, *, order_seed: int, time_limit_s: int) -> None:
+    def set_up(self, *, order_seed: int, time_limit_s: int, most_shared_bytes: int) -> None:
         """For launches after this."""
         self._library.kestrel_set_order(order_seed)
         self._library.kestrel_set_time_limit(time_limit_s)
+        self._library.kestrel_set_most_shared(most_shared_bytes)
 
     def error(self) -> str:
         """Of the last launch that failed; a place in the code becomes a line, if that can be found."""

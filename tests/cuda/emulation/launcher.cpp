@@ -32,7 +32,9 @@ inline Worker* new_worker() {
     munmap(aligned + REGION, start + bytes - aligned - REGION);
     Worker* worker = new (aligned) Worker();
     worker->copies = new Copies[MOST_THREADS];
-    worker->dynamic = (unsigned char*)aligned_alloc(256, (MOST_SHARED + SHARED_GUARD + 255) / 256 * 256);
+    char* shared = (char*)mmap(nullptr, 3 * SHARED_REGION, PROT_NONE, flags, -1, 0);
+    if (shared == MAP_FAILED || mprotect(shared + SHARED_REGION, SHARED_REGION, PROT_READ | PROT_WRITE)) abort();
+    worker->shared_end = (unsigned char*)shared + 2 * SHARED_REGION;
     return worker;
 }
 
@@ -78,13 +80,18 @@ inline const SharedRange& shared_range() {
 inline void poison_shared(Worker* worker, char* variables) {
     memset(variables, POISON, shared_range().bytes);
     memset(worker->dynamic, POISON, worker->launch->shared_bytes);
-    for (size_t i = 0; i < SHARED_GUARD; ++i) worker->dynamic[worker->launch->shared_bytes + i] = GUARD[i & 1];
+    unsigned char *before = worker->dynamic - SHARED_GUARD, *behind = worker->dynamic + worker->launch->shared_bytes;
+    for (size_t i = 0; i < SHARED_GUARD; ++i) before[i] = behind[i] = GUARD[i & 1];
 }
 
-inline bool shared_guard_is_whole(const Worker* worker) {
-    for (size_t i = 0; i < SHARED_GUARD; ++i)
-        if (worker->dynamic[worker->launch->shared_bytes + i] != GUARD[i & 1]) return false;
-    return true;
+// Null where nothing was written beside it.
+inline const char* damage_to_shared(const Worker* worker) {
+    const unsigned char *before = worker->dynamic - SHARED_GUARD, *behind = worker->dynamic + worker->launch->shared_bytes;
+    for (size_t i = 0; i < SHARED_GUARD; ++i) {
+        if (before[i] != GUARD[i & 1]) return ": it wrote before its shared memory";
+        if (behind[i] != GUARD[i & 1]) return ": it wrote behind its shared memory";
+    }
+    return nullptr;
 }
 
 // --- faults -----------------------------------------------------------------------------------------------------------
@@ -108,6 +115,7 @@ inline void on_fault(int signal, siginfo_t* information, void* context) {
         uintptr_t code = code_address_of((ucontext_t*)context);
         dladdr((void*)&on_fault, &library);
         std::string message = where(worker) + text(", thread %u: ", worker->current->thread.x);
+        uintptr_t shared = (uintptr_t)worker->shared_end - 2 * SHARED_REGION;
         uintptr_t below = (uintptr_t)stack_bottom(worker, current(worker)->stack);
         if (signal == TIME_IS_UP)
             message += "it runs for too long";
@@ -117,6 +125,8 @@ inline void on_fault(int signal, siginfo_t* information, void* context) {
             message += "it must not come here";
         else if ((uintptr_t)information->si_addr - below < MEMORY_PAGE)
             message += "local memory is used up (64 KiB)";
+        else if ((uintptr_t)information->si_addr - shared < 3 * SHARED_REGION)
+            message += "it reaches far beyond its shared memory";
         else if (information->si_code == SI_KERNEL)
             message += "misaligned address, or one that can't be";  // the processor doesn't tell it
         else
@@ -158,6 +168,7 @@ inline stack_t new_signal_stack() {
 inline void work(Worker* worker, Launch* launch) {
     char* variables = &shared_anchor - shared_range().before;
     worker->launch = launch;
+    worker->dynamic = worker->shared_end - SHARED_GUARD - (launch->shared_bytes + 15) / 16 * 16;
     worker->dimensions = {launch->block, 1, 1};
     worker->grid = launch->grid;
     if (sigsetjmp(worker->on_fault, 0) == 0) {
@@ -167,7 +178,7 @@ inline void work(Worker* worker, Launch* launch) {
             uint64_t number = launch->order.empty() ? index : launch->order[index];
             poison_shared(worker, variables);
             run_block(worker, number);
-            if (!shared_guard_is_whole(worker)) record(launch, where(worker) + ": it wrote behind its shared memory");
+            if (const char* damage = damage_to_shared(worker)) record(launch, where(worker) + damage);
         }
     }
     worker->launch = nullptr;
@@ -258,6 +269,7 @@ private:
 
 static std::string last_error;
 static uint64_t order_seed = 0;
+static unsigned most_shared = 0;  // of a block, on this card
 
 inline int refuse(const char* name, const std::string& reason) {
     last_error = text("kernel %s: ", name) + reason;
@@ -270,8 +282,8 @@ int launch(const Kernel& kernel, const void* arguments, Triple grid, unsigned bl
         return refuse(kernel.name, text("%u threads in a block, of at most %u", block, kernel.threads));
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
         return refuse(kernel.name, text("a grid of (%u, %u, %u) blocks", grid.x, grid.y, grid.z));
-    if (shared_bytes > MOST_SHARED)
-        return refuse(kernel.name, text("%u bytes of shared memory, of at most %zu", shared_bytes, MOST_SHARED));
+    if (shared_bytes > most_shared)
+        return refuse(kernel.name, text("%u bytes of shared memory, of at most %u", shared_bytes, most_shared));
     Launch launch;
     launch.kernel = &kernel;
     launch.arguments = arguments;
@@ -304,6 +316,11 @@ KESTREL_EXPORT const char* kestrel_error() { return kestrel_machine::last_error.
 
 // 0: blocks and threads in their order. Else: in another one, which this number decides.
 KESTREL_EXPORT void kestrel_set_order(uint64_t seed) { kestrel_machine::order_seed = seed; }
+
+// So much shared memory a launch may ask for, up to MOST_SHARED.
+KESTREL_EXPORT void kestrel_set_most_shared(unsigned bytes) {
+    kestrel_machine::most_shared = bytes < kestrel_machine::MOST_SHARED ? bytes : kestrel_machine::MOST_SHARED;
+}
 
 // After so many seconds a launch fails.
 KESTREL_EXPORT void kestrel_set_time_limit(unsigned seconds) { kestrel_machine::time_limit = seconds; }
