@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated_card import EmulatedCard, EmulatedCompiler
-from tile_bench import TEXT, Codes, Rows, TileBench, expected, fused, random_codes, random_rows
+from tile_bench import Codes, Rows, TileBench, expected, fused, random_codes, random_rows
 
 from engine.cuda.many_rows import PRODUCTS, ManyRows
 from engine.cuda.tile_layout import TileLayout
@@ -71,10 +71,10 @@ def test_every_kernel_adds_up_in_the_same_order(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_numbers_are_the_same_where_they_are_converted(
-    bits: int, form: str, card: EmulatedCard, card_compiler: EmulatedCompiler
+    bits: int, form: str, make_card: Callable[..., EmulatedCard], card_compiler: EmulatedCompiler
 ) -> None:
     """As newer cards do."""
-    bench = TileBench(card, card_compiler, "#define CONVERT_QUICKLY\n" + TEXT)
+    bench = TileBench(make_card(compute_capability=(9, 0)), card_compiler)
     for is_narrow, has_offsets in ((True, False), (True, True), (False, False)):
         matrix = random_codes(130, 576, bits=bits, narrow=is_narrow, offsets=has_offsets)
         x = random_rows(65, 576, planes=FORMS.index(form) + 1)

@@ -50,8 +50,8 @@ struct Fragment<8> {
     }
 };
 
-// Whether whole numbers become floats nearly as quickly as products are made. Tests may say so, too.
-#if defined(CONVERT_QUICKLY) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+// Whether whole numbers become floats nearly as quickly as products are made.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 static const bool QUICK_CONVERSIONS = true;
 #else
 static const bool QUICK_CONVERSIONS = false;

@@ -199,12 +199,11 @@ def interleaved(plane: np.ndarray) -> np.ndarray:
 class TileBench:
     card: EmulatedCard
     compiler: EmulatedCompiler
-    text: str = TEXT
     _held: list[Address] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         sources = {path.name: path.read_text(encoding="utf-8") for path in SOURCES.glob("*.cu*")}
-        code = self.compiler.compile({**sources, MAIN: self.text}, MAIN, card=self.card.info)
+        code = self.compiler.compile({**sources, MAIN: TEXT}, MAIN, card=self.card.info)
         self._kernels = self.card.load(code, [*KERNELS, *_OTHERS])
 
     def put(self, values: np.ndarray) -> Address:
