@@ -150,6 +150,24 @@ def test_blocks_and_threads_in_any_order_give_the_same_bits(
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize(
+    ("name", "weights", "activations"),
+    [("tiny-qwen2", "q8", "int8"), ("tiny-qwen3", "q4", "int8x2"), ("tiny-qwen3moe-mix", "q4", "int8x2")],
+)
+def test_cards_with_more_shared_memory_give_the_same_bits(
+    name: str, weights: Any, activations: Any, make_card: Callable[..., EmulatedCard], on_card: OnCard
+) -> None:
+    """A prompt, a few rows, and single ones, with longer rings of weights."""
+    cpu = on_cpu(name, weights=weights, activations=activations)
+    ids, found = some_ids(cpu, 40), []
+    for capability in ((8, 6), (9, 0)):
+        card = on_card(cpu, card=make_card(compute_capability=capability), activations=activations)
+        with closing(card.new_cache("int8")) as cache:
+            pieces = [ids[:34], ids[34:37], *([token] for token in ids[37:])]
+            found.append(torch.cat([card.forward(piece, cache, all_logits=True) for piece in pieces]))
+    assert torch.equal(*found)
+
+
 def test_a_page_is_the_same_bytes_on_both(on_card: OnCard) -> None:
     """What the CPU wrote goes on on the card, and the other way round."""
     cpu = on_cpu(MODEL, weights="q8")

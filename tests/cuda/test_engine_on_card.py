@@ -91,9 +91,12 @@ def test_a_model_runs_on_the_card_and_says_so(load: Load, card: EmulatedCard) ->
     assert answer(engine, [1, 2, 3]).decode.tokens
 
 
-def test_the_same_words_as_on_the_cpu(load: Load) -> None:
+@pytest.mark.parametrize("capability", [(8, 6), (9, 0)])
+def test_the_same_words_as_on_the_cpu(
+    capability: tuple[int, int], load: Load, make_card: Callable[..., EmulatedCard]
+) -> None:
     ids = list(range(5, 60))
-    on_card = answer(load(weights="q8"), ids, count=24)
+    on_card = answer(load(make_card(compute_capability=capability), weights="q8"), ids, count=24)
     folder = open_model(MODEL)
     cpu = Engine.load(
         folder, EngineConfig(device="cpu", weights="q8", activations="int8x2", keep_states=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+from emulated_card import EmulatedCompiler
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.cuda.driver import NOWHERE, Address, CardInfo
-from engine.cuda.few_rows import few_launch, inverse, shared_bytes, teams_for
+from engine.cuda.few_rows import few_launch, inverse, late_stages, shared_bytes, teams_for
+from engine.cuda.kernel_set import kernel_sources
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.products import Normed, ProductRunner
 from engine.cuda.tile_layout import TILE, TileLayout, most_chains
@@ -110,6 +112,22 @@ def test_a_block_of_each_part_has_room_beside_one_of_the_part_before() -> None:
     first, second = kernels.shared_bytes
     assert 2 * (first + BLOCK_BYTES) > PROCESSOR_BYTES
     assert first + second + 2 * BLOCK_BYTES <= PROCESSOR_BYTES
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (11, 0), (12, 0)])
+def test_rings_have_as_many_stages_in_the_kernels_as_launches_make_room_for(
+    capability: tuple[int, int], card_compiler: EmulatedCompiler
+) -> None:
+    checks, found = [], card(capability)
+    for bits in (4, 8):
+        layout = TileLayout(bits, TILE, 32, 32)
+        one, two = (shared_bytes(layout, found, planes=1, tokens=tokens, slots=1) for tokens in (1, 2))
+        ring = one - (two - one)  # what does not grow with the rows
+        checks.append(f'static_assert(Ring<{bits}>::BYTES == {ring}, "bytes");')
+        late = late_stages(layout, found)
+        checks.append(f'static_assert(3 * Ring<{bits}>::COUNT / 4 == {late}, "late stages");')
+    text = "\n".join(['#include "few_rows.cuh"', *checks])
+    card_compiler.compile({**kernel_sources(), "check.cu": text}, "check.cu", card=found)
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (12, 0)])

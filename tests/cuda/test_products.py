@@ -294,7 +294,9 @@ def test_gates_are_what_their_products_and_a_gate_are(
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("teams", [1, 2, 4])
+@pytest.mark.parametrize("capability", [(8, 6), (9, 0)])
 def test_gates_have_the_same_bits_with_any_number_of_teams_and_chains(
+    capability: tuple[int, int],
     teams: int,
     bits: int,
     make_card: Callable[..., EmulatedCard],
@@ -302,7 +304,8 @@ def test_gates_have_the_same_bits_with_any_number_of_teams_and_chains(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whichever number is the quickest, on few processors so that there are several rounds."""
-    bench = Workbench(make_card(multiprocessors=2, order_seed=teams), card_compiler)
+    card = make_card(compute_capability=capability, multiprocessors=2, order_seed=teams)
+    bench = Workbench(card, card_compiler)
     products = Products(bench, "int8x2")
     for chains in range(1, 16 // teams + 1):
         columns = 128 * chains - 32 * (chains > 1)  # the last chain is not full
