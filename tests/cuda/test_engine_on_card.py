@@ -97,6 +97,7 @@ def test_the_same_words_as_on_the_cpu(
 ) -> None:
     ids = list(range(5, 60))
     on_card = answer(load(make_card(compute_capability=capability), weights="q8"), ids, count=24)
+    assert on_card.device == "cuda", "it went over to the CPU"
     folder = open_model(MODEL)
     cpu = Engine.load(
         folder, EngineConfig(device="cpu", weights="q8", activations="int8x2", keep_states=False)
