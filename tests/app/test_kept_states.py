@@ -245,7 +245,7 @@ def test_freeing_other_chats_removes_nothing_from_disk(
     qtbot, controller, script, kept_files: int, app_paths
 ) -> None:
     start(qtbot, controller)
-    with qtbot.waitSignal(controller.slots_changed):
+    with qtbot.waitSignal(controller.slots_changed, check_params_cb=lambda _: bool(script.calls)):
         controller.free_slots()
     assert script.calls == ["free slots"]
     assert script.forgotten == []
