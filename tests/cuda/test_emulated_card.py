@@ -28,6 +28,16 @@ def test_code_is_compiled_once_for_all_processes(bench: KernelBench, tmp_path: P
     assert second.compiled == 1
 
 
+def test_what_is_forgotten_meanwhile_by_another_process_is_not_missed(
+    bench: KernelBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emulated_compiler.KEPT_LIBRARIES", 0)  # whatever was built is gone at once
+    (tmp_path / "kernels-gone.so").symlink_to(tmp_path / "nowhere")  # listed, and no file when it is asked
+    code = EmulatedCompiler(tmp_path).compile(sources_of(SUMS), "test.cu", card=bench.card.info)
+    assert set(bench.card.load(code, ["block_sums"])) == {"block_sums"}
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == []
+
+
 def test_memory_ends_where_it_was_said_to_end(make_card: Callable[..., EmulatedCard]) -> None:
     card = make_card(total_bytes=4096)
     first = card.allocate(1000)  # takes 1024

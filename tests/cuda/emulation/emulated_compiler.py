@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from engine.cuda.driver import CardFaultError, CardInfo
@@ -59,14 +61,24 @@ class EmulatedCompiler:
         architecture = _architecture(card)
         key = self._key(sources, main, architecture)
         if key not in self._known:
-            kept = self._folder / f"kernels-{key}.so"
-            if not kept.exists():
-                self._folder.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                    self._build(Path(folder), sources, main, architecture).replace(kept)
-                self._forget_old()
-            self._known[key] = kept.read_bytes()
+            self._known[key] = self._kept(
+                f"kernels-{key}.so", lambda folder: self._build(folder, sources, main, architecture)
+            )
         return self._known[key]
+
+    def _kept(self, name: str, build: Callable[[Path], Path]) -> bytes:
+        """Contents of a kept file. Built where there is none, and read before others may forget it."""
+        kept = self._folder / name
+        try:
+            return kept.read_bytes()
+        except FileNotFoundError:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            built = build(Path(folder))
+            contents = built.read_bytes()
+            built.replace(kept)
+        self._forget_old()
+        return contents
 
     def _key(self, sources: dict[str, str], main: str, architecture: str) -> str:
         """The same for all that gives the same library."""
@@ -84,24 +96,26 @@ class EmulatedCompiler:
         library, code = folder / "kernels.so", folder / "kernels.o"
         options = [*_options(self._path), _checks(self._path), "-DKESTREL_EMULATED", architecture]
         self._call([*options, "-include", str(HERE / "emulator.h"), *_from_to(folder / main, code)])
+        machine = folder / "machine.o"
+        machine.write_bytes(self._kept(f"machine-{self._machine_key()}.o", self._build_machine))
         # Not linked with the options of the checks: they would bring the library whose place checks.h takes.
-        objects = [str(code), str(self._machine(folder))]
+        objects = [str(code), str(machine)]
         self._call(["-shared", "-Wl,-z,defs", "-o", str(library), *objects, "-pthread", "-ldl"])
         self.compiled += 1
         return library
 
-    def _machine(self, folder: Path) -> Path:
-        """What runs the kernels, compiled once."""
-        kept = self._folder / f"machine-{self._machine_key()}.o"
-        if not kept.exists():
-            built = folder / "machine.o"
-            self._call([*_options(self._path), *_from_to(HERE / "launcher.cpp", built)])
-            built.replace(kept)
-        return kept
+    def _build_machine(self, folder: Path) -> Path:
+        """What runs the kernels, of whatever text they are."""
+        built = folder / "machine.o"
+        self._call([*_options(self._path), *_from_to(HERE / "launcher.cpp", built)])
+        return built
 
     def _forget_old(self) -> None:
         for pattern in ("kernels-*.so", "machine-*.o"):
-            kept = [(path.stat().st_mtime, path) for path in self._folder.glob(pattern)]
+            kept = []
+            for path in self._folder.glob(pattern):
+                with suppress(FileNotFoundError):  # another process has forgotten it
+                    kept.append((path.stat().st_mtime, path))
             for _, path in sorted(kept, reverse=True)[KEPT_LIBRARIES:]:
                 path.unlink(missing_ok=True)
 
