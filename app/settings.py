@@ -55,7 +55,7 @@ class Settings:
     device: DeviceChoice = "auto"  # what models run on, from the next load on
     vram_bytes: int | None = None  # that a model may take of a card's memory; None: all of it
     context_tokens: int | None = None  # None: the model's own length
-    threads: int | None = None  # None: all cores
+    threads: int | None = None  # None: as many as `default_threads` says
     context_policy: ContextPolicy = ContextPolicy.STOP
     live_panel: bool = False  # shown
     folded_sections: tuple[str, ...] = ()  # of the live panel

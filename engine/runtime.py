@@ -75,10 +75,15 @@ def _no_collections() -> Iterator[None]:
 
 
 def default_threads() -> int:
-    """One thread for each core that this process may use; a second one only gets in the way of products."""
+    """One thread for each core that this process may use; a second one only gets in the way of products. No
+    more than OMP_NUM_THREADS, with which a person leaves cores to other programs.
+    """
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = min(cores, len(os.sched_getaffinity(0)))
+    most = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # the rest are for nested regions
+    if most.isdecimal() and int(most) > 0:
+        cores = min(cores, int(most))
     return max(1, cores)
 
 

@@ -87,3 +87,16 @@ def test_memory_can_be_released_at_any_time() -> None:
 
 def test_threads_are_no_more_than_the_process_may_use() -> None:
     assert 1 <= default_threads() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [("2", 2), ("3,1", 3), (" 1 ", 1), ("9", 4), ("0", 4), ("-1", 4), ("many", 4), ("", 4)],
+)
+def test_threads_are_no_more_than_the_person_says(
+    monkeypatch: pytest.MonkeyPatch, given: str, used: int
+) -> None:
+    monkeypatch.setattr("engine.runtime.psutil.cpu_count", lambda logical: 4)
+    monkeypatch.setattr("engine.runtime.os.sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert default_threads() == used
