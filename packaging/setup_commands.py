@@ -26,6 +26,10 @@ STARTER_SCRIPT = ROOT / "packaging" / "starter_model.py"
 STARTER_TOKENS = 512
 STARTER_OPTIONS = ("--temperature", "0", "--repetition-penalty", "1.1", "--max-new", str(STARTER_TOKENS))
 
+# For a run of all tests: as many processes as tests/conftest.py says. One that is done takes half of what
+# another one has left, so that the tests of a file mostly stay together, with what they share.
+IN_PROCESSES = ("-n", "auto", "--dist", "worksteal")
+
 CHECKS = (
     ("ruff check", ("ruff", "check", ".")),
     ("ruff format", ("ruff", "format", "--check", ".")),
@@ -69,7 +73,10 @@ def ask(model: Path | None, question: str) -> int:
 
 
 def run_tests(pytest_arguments: Sequence[str]) -> int:
-    """`test`: every check runs, whatever the others say; the exit code is that of the first that failed."""
+    """`test`: every check runs, whatever the others say; the exit code is that of the first that failed.
+
+    Without arguments all tests run, in several processes; arguments are passed on as they are.
+    """
     environment = _environment(["gguf", "test"])
     if sys.platform.startswith("linux"):
         _provide_libraries(environment, ("offscreen",))
@@ -87,7 +94,7 @@ def run_tests(pytest_arguments: Sequence[str]) -> int:
     if failed:
         print(f"== failed: {', '.join(failed)}; the tests run all the same", flush=True)
     print("== pytest", flush=True)  # last, so that its closing line ends the output
-    code = call([environment.python, "-m", "pytest", *pytest_arguments], variables)
+    code = call([environment.python, "-m", "pytest", *(pytest_arguments or IN_PROCESSES)], variables)
     return next(iter(failed.values()), code)
 
 

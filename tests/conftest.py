@@ -18,6 +18,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # take the cores from other work, and beside some of it tests then run many times slower.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+MOST_PROCESSES = 4  # for one run of the tests: each holds torch, Qt and models, up to some GB
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # one of several processes, which share the cores
+    share = CORES // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
 # Where the starter model really is: looked up before the user's folders are hidden from the tests.
 STARTER_FOLDER = starter_model.models_folder()
 USER_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
@@ -60,6 +66,14 @@ def starter_model_path() -> Path:
         return starter_model.fetch(STARTER_FOLDER)
     except starter_model.StarterModelError as error:
         pytest.skip(f"no starter model: {error}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`, in place of what pytest-xdist would say. Tests on a card measure its memory: there one
+    process runs all, one after the other.
+    """
+    return min(MOST_PROCESSES, CORES) if _why_no_card() else 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -128,6 +128,11 @@ def test_all_checks_run_and_pytest_comes_last_with_its_arguments(
     ]
 
 
+def test_all_tests_run_in_several_processes(checkout: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert bootstrap.main(["test"]) == 0
+    assert lines(capfd)[-1] == ["pytest", ["-n", "auto", "--dist", "worksteal"]]
+
+
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [
