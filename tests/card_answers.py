@@ -25,14 +25,17 @@ Load = Callable[..., Engine]
 def engines_on_cards(
     make_card: Callable[..., EmulatedCard], card_compiler: EmulatedCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Load]:
-    """For a fixture: `load(card, **settings)` loads a small model. All of them are closed at the end."""
+    """For a fixture: `load(card, **settings)` loads a small model. Without a card one is made, unless the
+    settings name a device: then it finds what the test has left there. All engines are closed at the end.
+    """
     engines: list[Engine] = []
 
     def load_engine(card: EmulatedCard | None = None, **settings: Any) -> Engine:
-        found = card or make_card()
-        monkeypatch.setattr("engine.card_loading.find_card", lambda: found.info)
-        monkeypatch.setattr("engine.cuda.availability.open_card", lambda: found)
-        monkeypatch.setattr("engine.cuda.nvrtc_compiler.NvrtcCompiler", lambda cache: card_compiler)
+        found = make_card() if card is None and "device" not in settings else card
+        if found is not None:
+            monkeypatch.setattr("engine.card_loading.find_card", lambda: found.info)
+            monkeypatch.setattr("engine.cuda.availability.open_card", lambda: found)
+            monkeypatch.setattr("engine.cuda.nvrtc_compiler.NvrtcCompiler", lambda cache: card_compiler)
         common = {"device": "cuda", "keep_states": False, "context": 512, "weights": "q8"}
         engines.append(Engine.load(open_model(MODEL), EngineConfig(**{**common, **settings})))
         return engines[-1]

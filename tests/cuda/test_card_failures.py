@@ -6,15 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from card_answers import PROMPT, Load, engines_on_cards
 from emulated_card import Counts, EmulatedCard, EmulatedCompiler
 
-from engine.checkpoints.model_folder import open_model
-from engine.config import EngineConfig
 from engine.cuda.availability import NoCard, find_card
 from engine.cuda.backend import CudaBackend
 from engine.cuda.lost_card import earlier_loss
@@ -30,35 +28,16 @@ from engine.generation import (
     TextDelta,
 )
 
-MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
-PROMPT = list(range(5, 75))
 COUNT = 6
 
-Load = Callable[..., Engine]
 MakeCard = Callable[..., EmulatedCard]
 
 
 @pytest.fixture
 def load(
-    make_card: MakeCard,  # whose cards are looked at when the engines are closed
-    card_compiler: EmulatedCompiler,
-    monkeypatch: pytest.MonkeyPatch,
+    make_card: MakeCard, card_compiler: EmulatedCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Load]:
-    """An engine on an emulated card; without one where `device="cpu"`."""
-    engines: list[Engine] = []
-
-    def load_engine(card: EmulatedCard | None = None, **settings: Any) -> Engine:
-        if card is not None:
-            monkeypatch.setattr("engine.card_loading.find_card", lambda: card.info)
-            monkeypatch.setattr("engine.cuda.availability.open_card", lambda: card)
-            monkeypatch.setattr("engine.cuda.nvrtc_compiler.NvrtcCompiler", lambda cache: card_compiler)
-        common = {"device": "cuda", "keep_states": False, "context": 512, "weights": "q8"}
-        engines.append(Engine.load(open_model(MODEL), EngineConfig(**{**common, **settings})))
-        return engines[-1]
-
-    yield load_engine
-    for engine in engines:
-        engine.close()
+    yield from engines_on_cards(make_card, card_compiler, monkeypatch)
 
 
 @pytest.fixture
