@@ -292,10 +292,6 @@ class ChatController(QObject):
     def rename_conversation(self, conversation_id: str, title: str) -> None:
         self._conversations.rename(conversation_id, title)
 
-    def delete_conversation(self, conversation_id: str) -> None:
-        """An answer that is being written or waits in it is stopped first."""
-        self._conversations.delete(conversation_id)
-
     def pin_conversations(self, conversation_ids: Sequence[str], pinned: bool) -> None:
         """Ends in `conversations_changed`, as `tag_conversations` does."""
         self._conversations.pin(conversation_ids, pinned)

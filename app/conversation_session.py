@@ -49,7 +49,6 @@ class ConversationSession(QObject):
         self._worker = worker
         self._answer = answer
         self._queue = queue
-        self._num_forks_begun = 0  # and not ended
         self._closed = False
         self.current_id: str | None = None  # None: a new, empty chat
         self.view = 0
@@ -123,34 +122,13 @@ class ConversationSession(QObject):
 
         self._ask_store(rename, self.changed.emit, self.notice_raised.emit, doing="renaming the conversation")
 
-    def delete(self, conversation_id: str) -> None:
-        """An answer that is being written or waits in it is stopped first. What the engine keeps of it goes
-        before the messages do, so that a program which ends just now leaves none of it behind.
-        """
-        self._queue.stop_in(conversation_id)
-        if not self._num_forks_begun:  # else one may be of this conversation, and its share comes first
-            self._worker.forget(conversation_id)
-
-        def delete(store: ConversationStore) -> list[ConversationSummary]:
-            store.delete(conversation_id)
-            return store.summaries()
-
-        def on_deleted(summaries: list[ConversationSummary]) -> None:
-            self._queue.stop_in(conversation_id)  # a message may have been on its way when the deletion was
-            self._worker.forget(conversation_id)  # and may have left something
-            self.changed.emit(summaries)
-            if self.current_id == conversation_id:
-                self.show(None, self.view)
-
-        self._ask_store(delete, on_deleted, self.notice_raised.emit, doing="deleting the conversation")
-
     def delete_for_good(self, conversation_ids: Sequence[str]) -> None:
-        """The end of conversations that are hidden. What the engine keeps of them goes first, as in
-        `delete`.
+        """The end of conversations that are hidden. What the engine keeps of them goes before the messages
+        do, so that a program which ends just now leaves none of it behind. Forks have their share by then:
+        they were on disk before the conversation was hidden, or failed.
         """
-        if not self._num_forks_begun:
-            for conversation_id in conversation_ids:
-                self._worker.forget(conversation_id)
+        for conversation_id in conversation_ids:
+            self._worker.forget(conversation_id)
 
         def on_deleted(_: None) -> None:
             for conversation_id in conversation_ids:
@@ -228,7 +206,6 @@ class ConversationSession(QObject):
 
         def on_forked(forked: tuple[Conversation, list[ConversationSummary]]) -> None:
             conversation, summaries = forked
-            self._num_forks_begun -= 1
             self._answer.forget_unsaved(unsaved)
             # Before anything is done to the original: then its deletion costs the branch nothing.
             policy = self._settings.current.context_policy
@@ -237,12 +214,7 @@ class ConversationSession(QObject):
             self.changed.emit(summaries)
             self.show(conversation, view)
 
-        def on_error(notice: Notice) -> None:
-            self._num_forks_begun -= 1
-            self.notice_raised.emit(notice)
-
-        self._num_forks_begun += 1
-        self._ask_store(fork, on_forked, on_error, doing="branching the conversation")
+        self.ask_store(fork, on_forked, doing="branching the conversation")
 
     def select_version(self, message_id: str, delta: int) -> None:
         """Show the version of a message that comes `delta` after (before, if negative) the one that is shown,

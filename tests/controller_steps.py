@@ -53,6 +53,13 @@ def begin(qtbot, controller: ChatController, script, text: str, *, after: int = 
     return gate
 
 
+def delete_for_good(qtbot, controller: ChatController, conversation_id: str) -> None:
+    """Delete, and let the undo go as soon as there is one."""
+    with qtbot.waitSignal(controller.trash.changed):
+        controller.trash.delete([conversation_id])
+    controller.trash.finish()
+
+
 def on_disk(paths, conversation_id: str) -> list[tuple[str, str, MessageStatus]]:
     """What another process would find now. Does not change the file, unlike opening the store does."""
     raw = sqlite3.connect(f"{paths.conversations_file.as_uri()}?mode=ro", uri=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from controller_steps import begin, codes, failing, on_disk, only, send, start, watch
+from controller_steps import begin, codes, delete_for_good, failing, on_disk, only, send, start, watch
 
 from app.controller import ChatController
+from app.conversation_marks import ConversationMarks
 from app.conversations import ConversationStore, MessageStatus
 
 
@@ -100,7 +101,7 @@ def test_deleting_the_conversation_that_answers_stops_it_and_leaves_an_empty_cha
         [controller.conversation_opened, controller.answering_changed],
         check_params_cbs=[lambda conversation: conversation is None, lambda answering: not answering],
     ):
-        controller.delete_conversation(gone_id)
+        delete_for_good(qtbot, controller, gone_id)
     assert controller.current_conversation_id is None
     assert only(events, "answer_finished")[1:] == []  # only the kept one's
     assert codes(events) == []
@@ -122,7 +123,7 @@ def test_a_conversation_that_is_deleted_just_before_the_program_ends_leaves_noth
     start(qtbot, controller)
     send(qtbot, controller, "gone")
     gone_id = controller.current_conversation_id
-    controller.delete_conversation(gone_id)
+    delete_for_good(qtbot, controller, gone_id)
     assert controller.shutdown()
     assert script.forgotten == [gone_id]
     store = ConversationStore(app_paths.conversations_file)
@@ -151,12 +152,25 @@ def test_a_deletion_that_fails_is_told_and_the_stopped_answer_is_kept(
     start(qtbot, controller)
     begin(qtbot, controller, script, "Hi")
     conversation_id = controller.current_conversation_id
-    monkeypatch.setattr(ConversationStore, "delete", failing("store-locked"))
+    monkeypatch.setattr(ConversationMarks, "set_deleted", failing("store-locked"))
     with qtbot.waitSignal(controller.answering_changed, check_params_cb=lambda answering: not answering):
-        controller.delete_conversation(conversation_id)
+        controller.trash.delete([conversation_id])
     assert codes(events) == ["store-locked"]
     assert controller.current_conversation_id == conversation_id
     assert on_disk(app_paths, conversation_id)[1] == ("assistant", "Hel", MessageStatus.STOPPED)
+
+
+def test_a_deletion_for_good_that_fails_is_told_and_the_messages_are_still_there(
+    qtbot, controller, events, app_paths, monkeypatch
+) -> None:
+    start(qtbot, controller)
+    send(qtbot, controller, "Hi")
+    conversation_id = controller.current_conversation_id
+    monkeypatch.setattr(ConversationMarks, "delete", failing("store-locked"))
+    with qtbot.waitSignal(controller.notice_raised):
+        delete_for_good(qtbot, controller, conversation_id)
+    assert codes(events) == ["store-locked"]
+    assert len(on_disk(app_paths, conversation_id)) == 2
 
 
 def test_deleting_another_conversation_leaves_the_answer_alone(qtbot, controller, script, app_paths) -> None:
@@ -167,7 +181,7 @@ def test_deleting_another_conversation_leaves_the_answer_alone(qtbot, controller
     gate = begin(qtbot, controller, script, "mine")
     mine_id = controller.current_conversation_id
     with qtbot.waitSignal(controller.conversations_changed):
-        controller.delete_conversation(other_id)
+        controller.trash.delete([other_id])
     with qtbot.waitSignal(controller.answer_finished):
         gate.set()
     assert controller.current_conversation_id == mine_id

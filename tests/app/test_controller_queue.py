@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from controller_steps import begin, load, on_disk, only, start, watch
+from controller_steps import begin, delete_for_good, load, on_disk, only, start, watch
 
 from app.controller import Answering, ChatController, ModelPhase
 from app.conversations import ConversationStore, MessageStatus
@@ -107,9 +107,9 @@ def test_deleting_a_chat_whose_answer_waits_leaves_the_others_alone(
 ) -> None:
     second = send_waiting(qtbot, controller, "two")
     with qtbot.waitSignal(controller.conversation_opened):
-        controller.delete_conversation(second)
+        delete_for_good(qtbot, controller, second)
     assert controller.answers.waiting == ()
-    assert on_disk(app_paths, second) == []
+    qtbot.waitUntil(lambda: on_disk(app_paths, second) == [])
     with qtbot.waitSignal(controller.answering_changed):
         writing.set()
     assert len(script.requests) == 1

@@ -169,7 +169,7 @@ def test_verbs_after_the_shutdown_do_nothing(qtbot, controller, events) -> None:
     del events[:]
     controller.send_message("late")
     controller.open_conversation("x")
-    controller.delete_conversation("x")
+    controller.trash.delete(["x"])
     controller.rename_conversation("x", "y")
     controller.inspect_model(FIRST)
     controller.load_model(FIRST)
@@ -225,7 +225,7 @@ def test_settings_that_cannot_be_saved_are_told_and_still_hold(
         for threads in (3, 2):
             controller.update_settings(threads=threads)
             with qtbot.waitSignal(controller.conversations_changed):
-                controller.delete_conversation("none")  # comes after it on the disk's thread
+                controller.trash.delete(["none"])  # comes after it on the disk's thread
     assert told.count() == 1, "not anew for every change"
     assert "No space left" in told.at(0)[0].message
     assert controller.settings.threads == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from controller_steps import begin, codes, load, only, send, start, watch
+from controller_steps import begin, codes, delete_for_good, load, only, send, start, watch
 
 from app.chat_sampling import CHAT_SAMPLING
 from app.context_policy import ContextPolicy
@@ -138,7 +138,7 @@ def test_a_fork_has_its_share_of_what_is_computed_before_the_original_is_deleted
     else:
         controller.fork_conversation(chat[1].id)
     with qtbot.waitSignal(controller.slots_changed, check_params_cb=lambda _: bool(script.forgotten)):
-        controller.delete_conversation(original_id)
+        delete_for_good(qtbot, controller, original_id)
     send(qtbot, controller, "zwei")
     assert script.forked == [(controller.current_conversation_id, (1, 2, 3))]
     assert set(script.forgotten) == {original_id} != {controller.current_conversation_id}

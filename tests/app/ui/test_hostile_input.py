@@ -273,7 +273,7 @@ def test_two_windows_that_delete_each_others_chats_keep_what_is_written(
     assert ids[0] != ids[1]
     for window, other in ((first, ids[1]), (second, ids[0])):
         with qtbot.waitSignal(window.controller.conversations_changed):
-            window.controller.delete_conversation(other)
+            window.controller.trash.delete([other])
     for window in (first, second):
         window.chat.composer.edit.setPlainText("Keep me")
         with qtbot.waitSignal(window.controller.send_rejected):

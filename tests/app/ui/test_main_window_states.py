@@ -25,7 +25,8 @@ def test_deleting_the_conversation_that_answers_leaves_no_dot_and_no_notice(
     answering: MainWindow, qtbot
 ) -> None:
     conversation_id = answering.controller.current_conversation_id
-    answering.controller.delete_conversation(conversation_id)
+    with qtbot.waitSignal(answering.controller.trash.changed):
+        answering.controller.trash.delete([conversation_id])
     wait_for_end(qtbot, answering)
     assert answering.conversations.model.answering is None
     assert not answering.chat.composer.answering
