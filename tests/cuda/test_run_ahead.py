@@ -220,7 +220,7 @@ def test_answers_come_and_go_and_nothing_of_the_card_is_used_up(load: Load, card
             next(answer)
         answer.close()  # type: ignore[attr-defined]
         engine._states.check()
-        used.append((card.used_bytes, len(card._letterboxes)))
+        used.append((card.used_bytes, card.num_letterboxes))
     assert len(set(used[3:])) == 1
 
 

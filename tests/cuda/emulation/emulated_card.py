@@ -40,11 +40,10 @@ AssertionError.
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import sys
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -52,6 +51,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from emulated_compiler import EmulatedCompiler, why_no_emulation
+from guarded_memory import GUARD, GuardedMemory, rounded
 from kernel_library import EmulatedKernel, KernelLibrary
 from work_orders import EmulatedMark, Order, WorkOrders
 
@@ -72,12 +72,6 @@ if TYPE_CHECKING:
     from engine.cuda.driver import Bytes
 
 __all__ = ["Counts", "EmulatedCard", "EmulatedCompiler", "why_no_emulation"]
-
-ALIGNMENT = 256
-GUARD_BYTES = 1024  # on both sides of an allocation
-POISON = 0xFF
-GUARD = np.tile(np.array([0xFB, 0xFF], np.uint8), GUARD_BYTES // 2)
-KEPT_ASIDE_BYTES = 64 << 20  # of freed memory
 
 
 @dataclass
@@ -102,38 +96,6 @@ class Counts:
     replays: int = 0
     synchronizations: int = 0
     waits: int = 0
-
-
-@dataclass(frozen=True)
-class _Allocation:
-    """memory: guard, contents (at `address`), guard."""
-
-    address: int
-    num_bytes: int
-    memory: Bytes
-
-    @property
-    def contents(self) -> Bytes:
-        return self.memory[GUARD_BYTES : GUARD_BYTES + self.num_bytes]
-
-    def damage(self) -> str | None:
-        """None where both guards are whole."""
-        if not np.array_equal(self.memory[:GUARD_BYTES], GUARD):
-            return f"before the allocation of {self.num_bytes} bytes at {self.address:#x}"
-        if not np.array_equal(self.memory[GUARD_BYTES + self.num_bytes :], GUARD):
-            return f"behind the allocation of {self.num_bytes} bytes at {self.address:#x}"
-        return None
-
-
-def _new_allocation(num_bytes: int) -> _Allocation:
-    needed = num_bytes + 2 * GUARD_BYTES
-    raw = np.empty(needed + ALIGNMENT, np.uint8)
-    start = -(raw.ctypes.data + GUARD_BYTES) % ALIGNMENT
-    memory = raw[start : start + needed]
-    memory[:GUARD_BYTES] = GUARD
-    memory[GUARD_BYTES : GUARD_BYTES + num_bytes] = POISON
-    memory[GUARD_BYTES + num_bytes :] = GUARD
-    return _Allocation(memory.ctypes.data + GUARD_BYTES, num_bytes, memory)
 
 
 _libraries: dict[bytes, KernelLibrary] = {}  # of this process: code is never unloaded
@@ -163,11 +125,7 @@ class EmulatedCard:
         self._compute_capability = compute_capability
         self._multiprocessors = multiprocessors
         self._thread = threading.get_ident()
-        self._allocations: dict[int, _Allocation] = {}
-        self._starts: list[int] = []  # their addresses, sorted
-        self._aside: deque[_Allocation] = deque()
-        self._letterboxes: list[_Allocation] = []
-        self._guards: np.ndarray | None = None  # starts of all guards; None after a change
+        self._memory = GuardedMemory()
         self._fault: CardFaultError | None = None  # what every call raises from now on
         self._allocation_to_fail = 0  # calls until then; 0: never
         self._launches_until: dict[str, int] = {}  # "fault", "loss"
@@ -182,11 +140,16 @@ class EmulatedCard:
 
     @property
     def used_bytes(self) -> int:
-        return sum(_rounded(allocation.num_bytes) for allocation in self._allocations.values())
+        return self._memory.used_bytes
 
     @property
     def live(self) -> dict[int, int]:
-        return {address: allocation.num_bytes for address, allocation in self._allocations.items()}
+        return self._memory.live
+
+    @property
+    def num_letterboxes(self) -> int:
+        """That were ever opened: of the computer's memory."""
+        return self._memory.num_letterboxes
 
     @property
     def failed(self) -> bool:
@@ -223,13 +186,9 @@ class EmulatedCard:
         """
         if self._faulty_kernel:
             return
-        for allocation in (*self._allocations.values(), *self._letterboxes):
-            damage = allocation.damage()
-            assert damage is None, f"something was written {damage}"
-        for allocation in self._aside:
-            _check_aside(allocation)
+        self._memory.check()
         # A card that failed gives nothing back before `close`.
-        assert not leaks or self._fault is not None or not self._allocations, f"never freed: {self.live}"
+        assert not leaks or self._fault is not None or not self.live, f"never freed: {self.live}"
 
     # What a CardDriver does
 
@@ -254,28 +213,15 @@ class EmulatedCard:
         free = self.free_bytes()
         fails = self._allocation_to_fail == 1
         self._allocation_to_fail = max(0, self._allocation_to_fail - 1)
-        if fails or _rounded(num_bytes) > free:
+        if fails or rounded(num_bytes) > free:
             raise OutOfMemoryError(f"The card has {free} bytes free, and {num_bytes} are needed.")
-        allocation = _new_allocation(num_bytes)
-        self._allocations[allocation.address] = allocation
-        bisect.insort(self._starts, allocation.address)
-        self._guards = None
-        return Address(allocation.address)
+        return Address(self._memory.allocate(num_bytes))
 
     def free(self, address: Address) -> None:
         self._enter()
         self._orders.finish()
-        allocation = self._allocations.pop(address, None)
-        assert allocation is not None, f"{address:#x} is not the start of an allocation that is still there"
-        self._starts.remove(address)
+        self._memory.free(address)
         self.counts.frees += 1
-        damage = allocation.damage()
-        assert damage is None, f"something was written {damage}"
-        allocation.memory[:] = np.resize(GUARD, len(allocation.memory))
-        self._aside.append(allocation)
-        while sum(kept.num_bytes for kept in self._aside) > KEPT_ASIDE_BYTES:
-            _check_aside(self._aside.popleft())
-        self._guards = None
 
     def upload(self, target: Address, source: Bytes) -> None:
         self._enter()
@@ -288,14 +234,14 @@ class EmulatedCard:
         _check_host(target)
         assert target.flags.writeable
         self._orders.finish("work")
-        target[:] = self._memory(source, target.size)
+        target[:] = self._memory.part(source, target.size)
         self.counts.downloads += 1
         self.counts.download_bytes += target.size
 
     def copy(self, target: Address, source: Address, num_bytes: int) -> None:
         self._enter()
         assert target + num_bytes <= source or source + num_bytes <= target, "the two overlap"
-        to, found = self._memory(target, num_bytes), self._memory(source, num_bytes)
+        to, found = self._memory.part(target, num_bytes), self._memory.part(source, num_bytes)
         self._orders.add("work", lambda: np.copyto(to, found))
         self.counts.copies += 1
         self.counts.copy_bytes += num_bytes
@@ -303,7 +249,7 @@ class EmulatedCard:
     def fill(self, target: Address, value: int, num_bytes: int) -> None:
         self._enter()
         assert 0 <= value <= 255
-        to = self._memory(target, num_bytes)
+        to = self._memory.part(target, num_bytes)
         self._orders.add("work", lambda: to.fill(value))
         self.counts.fills += 1
 
@@ -365,10 +311,8 @@ class EmulatedCard:
 
     def open_letterbox(self, num_bytes: int) -> Letterbox:
         self._enter()
-        self._letterboxes.append(_new_allocation(num_bytes))
-        self._letterboxes[-1].contents.fill(0)
-        self._guards = None
-        return Letterbox(Address(self._letterboxes[-1].address), self._letterboxes[-1].contents)
+        box = self._memory.open_letterbox(num_bytes)
+        return Letterbox(Address(box.address), box.contents)
 
     def new_mark(self, *, ahead: bool = True) -> Mark:
         self._enter()
@@ -439,7 +383,7 @@ class EmulatedCard:
     def _write(self, target: Address, source: Bytes) -> Callable[[], None]:
         """The bytes that the source has now, later."""
         _check_host(source)
-        to, found = self._memory(target, source.size), source.copy()
+        to, found = self._memory.part(target, source.size), source.copy()
         return lambda: np.copyto(to, found)
 
     def _run(
@@ -458,12 +402,11 @@ class EmulatedCard:
         if kernel.launch(ctypes.addressof(arguments), *grid, block, shared_bytes) != 0:
             self._faulty_kernel = True
             self._break(kernel.library.error())
-        if self._guards is None:
-            self._guards = self._list_guards()
-        damaged = kernel.library.first_damaged(self._guards, GUARD)
+        guards = self._memory.guards()
+        damaged = kernel.library.first_damaged(guards, GUARD)
         if damaged is not None:
             self._faulty_kernel = True
-            self._break(f"kernel {kernel.name}: it wrote {self._name_guard(int(self._guards[damaged]))}")
+            self._break(f"kernel {kernel.name}: it wrote {self._memory.name_guard(int(guards[damaged]))}")
 
     def _break(self, reason: str) -> None:
         self._orders.drop()
@@ -480,37 +423,6 @@ class EmulatedCard:
                 self.lose()
                 self._enter()
 
-    def _memory(self, address: int, num_bytes: int) -> Bytes:
-        """A part of one allocation."""
-        index = bisect.bisect_right(self._starts, address) - 1
-        assert index >= 0, f"{address:#x} is not the card's"
-        allocation = self._allocations[self._starts[index]]
-        offset = address - allocation.address
-        assert 0 <= num_bytes <= allocation.num_bytes - offset, (
-            f"{num_bytes} bytes at {address:#x}: the next allocation below has {allocation.num_bytes} bytes"
-            f" at {allocation.address:#x}"
-        )
-        return allocation.contents[offset : offset + num_bytes]
-
-    def _list_guards(self) -> np.ndarray:
-        """Where GUARD_BYTES hold the pattern: beside what is allocated, and in what was freed."""
-        starts = [
-            start
-            for allocation in (*self._allocations.values(), *self._letterboxes)
-            for start in (allocation.address - GUARD_BYTES, allocation.address + allocation.num_bytes)
-        ]
-        for allocation in self._aside:
-            starts += [allocation.address - GUARD_BYTES, allocation.address]
-        return np.array(starts, np.uint64)
-
-    def _name_guard(self, start: int) -> str:
-        for allocation in (*self._allocations.values(), *self._letterboxes):
-            if start == allocation.address - GUARD_BYTES:
-                return f"before the allocation of {allocation.num_bytes} bytes at {allocation.address:#x}"
-            if start == allocation.address + allocation.num_bytes:
-                return f"behind the allocation of {allocation.num_bytes} bytes at {allocation.address:#x}"
-        return f"to memory that was freed, at {start:#x} or after"
-
 
 def _most_shared_bytes(compute_capability: tuple[int, int]) -> int:
     """That a block may have, as NVIDIA's tables of compute capabilities say."""
@@ -519,15 +431,6 @@ def _most_shared_bytes(compute_capability: tuple[int, int]) -> int:
     return (163 if compute_capability in ((8, 0), (8, 7)) else 99) << 10
 
 
-def _rounded(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
-
-
 def _check_host(values: Bytes) -> None:
     assert (values.dtype, values.ndim) == (np.uint8, 1), "not plain bytes"
     assert values.flags.c_contiguous, "bytes with gaps"
-
-
-def _check_aside(allocation: _Allocation) -> None:
-    whole = np.array_equal(allocation.memory, np.resize(GUARD, len(allocation.memory)))
-    assert whole, f"the {allocation.num_bytes} bytes at {allocation.address:#x} were written to after free"
