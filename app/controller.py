@@ -23,7 +23,7 @@ from app.conversation_session import ConversationSession
 from app.conversations import Conversation, ConversationSummary, Exchange, Message
 from app.drafts import Drafts
 from app.engine_loop import EngineFactory, load_engine
-from app.kept_states import KeptStates, KeptStatesSession
+from app.kept_states import KeptStatesSession
 from app.load_marker import LoadMarker
 from app.making_room import LoadedModel
 from app.message_sender import MessageSender, Sending
@@ -42,7 +42,7 @@ from app.worker import EngineWorker, SlotTable
 from engine.default_folders import default_cache_folder, use_cache_folder
 from engine.notices import Notice
 
-__all__ = ["Answering", "ChatController", "KeptStates", "ModelPhase", "ModelState", "SlotTable"]
+__all__ = ["Answering", "ChatController", "ModelPhase", "ModelState", "SlotTable"]
 
 DELETED_ELSEWHERE = Notice(
     "conversation-gone",
@@ -72,7 +72,6 @@ class ChatController(QObject):
     conversations_moved = Signal(bool)  # to another folder; True: there were conversations there already
     slots_changed = Signal(object)  # SlotTable
     engine_watched = Signal(object)  # SlotTable: in the middle of an answer, see `watch_engine`
-    kept_states_measured = Signal(object)  # KeptStates
     model_state_changed = Signal(object)  # ModelState
     load_failed = Signal(object, object)  # Path, Notice; model_state is that of before. Not for a cancel
     model_inspected = Signal(object)  # ModelReport
@@ -125,7 +124,7 @@ class ChatController(QObject):
             self._store, self._settings, conversations=self._conversations, models=self._models, parent=self
         )
         self.attachments = AttachmentDraft(lambda: self._worker.encode, self)
-        self._kept_states = KeptStatesSession(
+        self.kept_states = KeptStatesSession(
             self._worker, self._settings, folder=paths.states_folder, disk=self._disk, parent=self
         )
         self.slots = SlotTable()
@@ -188,8 +187,7 @@ class ChatController(QObject):
         models.state_changed.connect(self.attachments.count_anew)
         self._chat_settings.changed.connect(self.chat_settings_changed)
         self._chat_settings.notice_raised.connect(self.notice_raised)
-        self._kept_states.measured.connect(self.kept_states_measured)
-        self._kept_states.notice_raised.connect(self.notice_raised)
+        self.kept_states.notice_raised.connect(self.notice_raised)
         self._worker.slots_changed.connect(self._on_slots_changed)
         self._worker.engine_watched.connect(self.engine_watched)
 
@@ -241,7 +239,7 @@ class ChatController(QObject):
         self.recent_models_changed.emit(list(self.settings.recent_models))
         self.model_state_changed.emit(self.model_state)
         self.drafts.read(self.drafts_read.emit)
-        self._conversations.read(lambda: self._kept_states.remove_leftovers(self._store))
+        self._conversations.read(lambda: self.kept_states.remove_leftovers(self._store))
         if model_path is not None:
             self.load_model(model_path)
         else:
@@ -263,6 +261,7 @@ class ChatController(QObject):
             return True
         self._closed = True
         self.trash.finish()
+        self.kept_states.close()
         self.drafts.close()
         search_ended = self.search.shutdown()
         transfer_ended = self.transfer.shutdown()
@@ -382,6 +381,11 @@ class ChatController(QObject):
         if not self._closed:
             self._worker.look()
 
+    def free_slots(self) -> None:
+        """Other chats leave the card and memory; their files stay. Ends in `slots_changed`."""
+        if not self._closed:
+            self._worker.free_slots()
+
     # Folders
 
     @property
@@ -426,28 +430,6 @@ class ChatController(QObject):
         summary = self.model_state.summary
         if summary is not None:
             self.update_settings(model_sampling=with_model_sampling(self.settings, summary.path, choice))
-
-    # What is kept of conversations beside their messages
-
-    def measure_kept_states(self) -> None:
-        """This and what changes it end in `kept_states_measured`."""
-        if not self._closed:
-            self._kept_states.measure()
-
-    def limit_kept_states(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
-        """None: chosen by itself. 0: nothing is kept."""
-        if not self._closed:
-            self._kept_states.limit(ram_bytes=ram_bytes, disk_bytes=disk_bytes)
-
-    def free_slots(self) -> None:
-        """Other chats leave the card and memory; their files stay. Ends in `slots_changed`."""
-        if not self._closed:
-            self._worker.free_slots()
-
-    def remove_kept_states(self) -> None:
-        """Of all conversations and models; they are read again when they go on."""
-        if not self._closed:
-            self._kept_states.remove_all()
 
     # Inside
 

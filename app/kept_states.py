@@ -72,6 +72,11 @@ class KeptStatesSession(QObject):
         self._settings = settings
         self._folder = folder
         self._disk = disk
+        self._closed = False
+
+    def close(self) -> None:
+        """What is asked for from now on is not done."""
+        self._closed = True
 
     def remove_leftovers(self, store: StoreSession) -> None:
         """See the function. On the store's thread."""
@@ -89,6 +94,8 @@ class KeptStatesSession(QObject):
 
     def measure(self) -> None:
         """Ends in `measured`."""
+        if self._closed:
+            return
         self._disk.run(
             lambda: measure(self._folder),
             self.measured.emit,
@@ -97,7 +104,11 @@ class KeptStatesSession(QObject):
         )
 
     def limit(self, *, ram_bytes: int | None, disk_bytes: int | None) -> None:
-        """From now on, and for what is kept already. None: chosen by itself. Ends in `measured`."""
+        """From now on, and for what is kept already. None: chosen by itself; 0: nothing is kept. Ends in
+        `measured`.
+        """
+        if self._closed:
+            return
         self._settings.change(state_ram_bytes=ram_bytes, state_disk_bytes=disk_bytes)
         self._worker.limit_states(ram_bytes=ram_bytes, disk_bytes=disk_bytes)
 
@@ -115,7 +126,11 @@ class KeptStatesSession(QObject):
         )
 
     def remove_all(self) -> None:
-        """Ends in `measured`. An answer that is being written keeps what it needs until its end."""
+        """Of all conversations and models; they are read again when they go on. Ends in `measured`. An answer
+        that is being written keeps what it needs until its end.
+        """
+        if self._closed:
+            return
         self._worker.forget_all()
 
         def removed() -> KeptStates:

@@ -183,7 +183,7 @@ def settings(stage: Stage) -> None:
 
 def kept(stage: Stage) -> None:
     controller = stage.controller
-    stage.wait(controller.kept_states_measured, begin=stage.window.actions_.kept_states.trigger)
+    stage.wait(controller.kept_states.measured, begin=stage.window.actions_.kept_states.trigger)
     stage.take("kept")
     stage.window.close_dialogs()
 

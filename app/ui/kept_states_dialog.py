@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.controller import KeptStates
+from app.kept_states import KeptStates
 from app.language import mark, tr
 from app.settings import Settings
 from app.ui import dialogs

@@ -396,11 +396,11 @@ class MainWindow(ReadingOrder, QMainWindow):
         controller = self.controller
         dialog = KeptStatesDialog(controller.settings, self)
         dialog.limited.connect(
-            lambda memory, disk: controller.limit_kept_states(ram_bytes=memory, disk_bytes=disk)
+            lambda memory, disk: controller.kept_states.limit(ram_bytes=memory, disk_bytes=disk)
         )
-        dialog.removal_asked.connect(controller.remove_kept_states)
-        controller.kept_states_measured.connect(dialog.show_kept)
-        dialog.measure_asked.connect(controller.measure_kept_states)
+        dialog.removal_asked.connect(controller.kept_states.remove_all)
+        controller.kept_states.measured.connect(dialog.show_kept)
+        dialog.measure_asked.connect(controller.kept_states.measure)
         controller.slots_changed.connect(dialog.refresh)
         dialog.refresh()
         dialog.open()

@@ -71,7 +71,7 @@ class SettingsPresenter(QObject):
     def _reset(self) -> None:
         changes = reset(self._controller.settings)
         self._controller.update_settings(**changes)
-        self._controller.limit_kept_states(
+        self._controller.kept_states.limit(
             ram_bytes=changes["state_ram_bytes"], disk_bytes=changes["state_disk_bytes"]
         )
         self._show()

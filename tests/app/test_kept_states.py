@@ -128,8 +128,8 @@ class TestLeftovers:
 def test_what_is_on_disk_and_where_is_told_with_the_defaults(
     qtbot, controller, kept_files: int, app_paths
 ) -> None:
-    with qtbot.waitSignal(controller.kept_states_measured) as measured:
-        controller.measure_kept_states()
+    with qtbot.waitSignal(controller.kept_states.measured) as measured:
+        controller.kept_states.measure()
     (kept,) = measured.args
     assert (kept.folder, kept.num_bytes) == (app_paths.states_folder, 3 * kept_files)
     assert kept.default_disk_bytes == default_limit(app_paths.states_folder)
@@ -141,8 +141,8 @@ def test_limits_are_remembered_and_every_load_is_given_them(
 ) -> None:
     controller = make_controller()
     start(qtbot, controller)
-    with qtbot.waitSignal(controller.kept_states_measured):
-        controller.limit_kept_states(ram_bytes=0, disk_bytes=10**9)
+    with qtbot.waitSignal(controller.kept_states.measured):
+        controller.kept_states.limit(ram_bytes=0, disk_bytes=10**9)
     load(qtbot, controller, FIRST)
     assert controller.shutdown()
     settings = load_settings(app_paths.settings_file).settings
@@ -157,8 +157,8 @@ def test_another_window_does_not_take_back_what_was_chosen(qtbot, make_controlle
     chooses, other = make_controller(), make_controller()
     for controller in (chooses, other):
         start(qtbot, controller, model=None)
-    with qtbot.waitSignal(chooses.kept_states_measured):
-        chooses.limit_kept_states(ram_bytes=0, disk_bytes=10**9)
+    with qtbot.waitSignal(chooses.kept_states.measured):
+        chooses.kept_states.limit(ram_bytes=0, disk_bytes=10**9)
     other.update_settings(live_panel=True)
     assert chooses.shutdown()
     assert other.shutdown()
@@ -170,8 +170,8 @@ def test_a_lower_limit_holds_at_once_for_files_and_for_the_model_that_is_loaded(
     qtbot, controller, script, kept_files: int, app_paths
 ) -> None:
     start(qtbot, controller)
-    with qtbot.waitSignal(controller.kept_states_measured):
-        controller.limit_kept_states(ram_bytes=None, disk_bytes=2 * kept_files)
+    with qtbot.waitSignal(controller.kept_states.measured):
+        controller.kept_states.limit(ram_bytes=None, disk_bytes=2 * kept_files)
     assert used_bytes(app_paths.states_folder) == 2 * kept_files
     qtbot.waitUntil(lambda: script.limits == [(None, 2 * kept_files)])
 
@@ -179,8 +179,8 @@ def test_a_lower_limit_holds_at_once_for_files_and_for_the_model_that_is_loaded(
 def test_a_limit_of_nothing_leaves_nothing_on_disk_without_a_model_too(
     qtbot, controller, script, kept_files: int
 ) -> None:
-    with qtbot.waitSignal(controller.kept_states_measured) as measured:
-        controller.limit_kept_states(ram_bytes=0, disk_bytes=0)
+    with qtbot.waitSignal(controller.kept_states.measured) as measured:
+        controller.kept_states.limit(ram_bytes=0, disk_bytes=0)
     assert measured.args[0].num_bytes == 0
     assert script.limits == []
 
@@ -192,8 +192,8 @@ def test_removing_all_forgets_what_the_engine_has_and_every_file(
     script.slots = tuple(
         SlotInfo(name, tokens=1, pages=1, place="pool", reused=0, total=1) for name in NAMES[:2]
     )
-    with qtbot.waitSignal(controller.kept_states_measured):
-        controller.remove_kept_states()
+    with qtbot.waitSignal(controller.kept_states.measured):
+        controller.kept_states.remove_all()
     qtbot.waitUntil(lambda: script.forgotten == ["a", "b"])
     assert list(app_paths.states_folder.iterdir()) == []
 
@@ -203,8 +203,8 @@ def test_removing_all_does_not_wait_for_the_answer_that_is_being_written(
 ) -> None:
     start(qtbot, controller)
     gate = begin(qtbot, controller, script, "Hi")
-    with qtbot.waitSignal(controller.kept_states_measured) as measured:
-        controller.remove_kept_states()
+    with qtbot.waitSignal(controller.kept_states.measured) as measured:
+        controller.kept_states.remove_all()
     assert measured.args[0].num_bytes == 0
     assert controller.answering
     with qtbot.waitSignal(controller.answering_changed):
@@ -215,9 +215,9 @@ def test_removing_all_does_not_wait_for_the_answer_that_is_being_written(
 def test_after_the_end_nothing_is_asked_of_the_disk(qtbot, controller, kept_files: int, app_paths) -> None:
     start(qtbot, controller)
     assert controller.shutdown()
-    controller.measure_kept_states()
-    controller.limit_kept_states(ram_bytes=0, disk_bytes=0)
-    controller.remove_kept_states()
+    controller.kept_states.measure()
+    controller.kept_states.limit(ram_bytes=0, disk_bytes=0)
+    controller.kept_states.remove_all()
     assert used_bytes(app_paths.states_folder) == 3 * kept_files
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_cannot_be_removed_is_told(qtbot, controller, record, app_pa
     stuck = app_paths.states_folder / f"{'0' * 24}-{'1' * 24}.safetensors"
     (stuck / "something").mkdir(parents=True)  # a folder can't be removed as a file
     told = record(notice=controller.notice_raised)
-    controller.remove_kept_states()
+    controller.kept_states.remove_all()
     qtbot.waitUntil(lambda: bool(told))
     assert [notice.code for _, notice in told] == ["state-file-stays"]
 

@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMessageBox
 
-from app.controller import KeptStates
+from app.kept_states import KeptStates
 from app.settings import Settings
 from app.ui.kept_states_dialog import KeptStatesDialog
 from app.ui.main_window import MainWindow
@@ -135,12 +135,12 @@ def test_the_window_remembers_what_was_chosen_and_shows_it_again(window: MainWin
     window.actions_.toggle_live.trigger()
     window.panel.limits_requested.emit()
     (dialog,) = window.findChildren(KeptStatesDialog)
-    with qtbot.waitSignal(window.controller.kept_states_measured):
+    with qtbot.waitSignal(window.controller.kept_states.measured):
         pass
     assert dialog.used.text() == "Nothing on disk now"
     dialog.memory.setText("1")
     dialog.disk.setText("0")
-    with qtbot.waitSignal(window.controller.kept_states_measured):
+    with qtbot.waitSignal(window.controller.kept_states.measured):
         dialog.save_button.click()
     settings = window.controller.settings
     assert (settings.state_ram_bytes, settings.state_disk_bytes) == (10**9, 0)

@@ -217,7 +217,7 @@ def test_a_second_wish_for_the_settings_opens_no_second_dialog(
 
 
 def test_the_limits_of_what_is_kept_open_from_here(window: MainWindow, opened: SettingsDialog, qtbot) -> None:
-    with qtbot.waitSignal(window.controller.kept_states_measured):
+    with qtbot.waitSignal(window.controller.kept_states.measured):
         opened.sections.limits.button.click()
 
 
