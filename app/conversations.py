@@ -163,11 +163,6 @@ class ConversationStore:
             )
             return self._rows.summary(conversation_id)
 
-    def delete(self, conversation_id: str) -> None:
-        """Delete it with all its messages. One that is gone already is no error."""
-        with self._changing("deleting the conversation"):
-            self._connection.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,))
-
     def fork(self, message_id: str) -> Conversation:
         """A new conversation that begins with copies of the messages up to this one."""
         with self._changing("branching the conversation"):

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from store_steps import delete
 
 from app.attachments import Attachment
 from app.chat_sampling import SamplingChoice
@@ -53,7 +54,7 @@ def test_a_branch_has_a_copy_of_files_and_of_what_is_chosen(store: ConversationS
     assert branch.settings == POET
     assert branch.messages[0].attachments == FILES
     store.change_settings(branch.summary.id, ChatSettings())
-    store.delete(branch.summary.id)
+    delete(store, branch.summary.id)
     assert store.conversation(exchange.summary.id).settings == POET
     assert store.conversation(exchange.summary.id).messages[0].attachments == FILES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from controller_steps import begin, codes, delete_for_good, failing, on_disk, only, send, start, watch
+from store_steps import delete
 
 from app.controller import ChatController
 from app.conversation_marks import ConversationMarks
@@ -138,7 +139,7 @@ def test_a_conversation_that_another_window_deletes_while_it_is_answered_leaves_
     gate = begin(qtbot, controller, script, "Hi")
     conversation_id = controller.current_conversation_id
     store = ConversationStore(app_paths.conversations_file)
-    store.delete(conversation_id)
+    delete(store, conversation_id)
     store.close()
     with qtbot.waitSignal(controller.notice_raised) as told:
         gate.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from store_steps import delete
 
 from app.attachments import Attachment
 from app.conversation_marks import MAX_TAG_LENGTH, tag_name
@@ -72,7 +73,7 @@ def test_a_tag_has_an_end() -> None:
 
 def test_a_conversation_that_is_gone_gets_no_tag_and_no_draft(store: ConversationStore) -> None:
     gone = store.create("gone").id
-    store.delete(gone)
+    delete(store, gone)
     store.marks.tag([gone], "birds")
     store.marks.save_drafts({gone: "text"})
     assert store.drafts() == {}

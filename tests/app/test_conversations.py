@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from store_steps import delete
 
 from app.conversations import (
     AnswerStats,
@@ -110,8 +111,8 @@ def test_deleting_a_conversation_deletes_its_messages_and_no_others(
     store: ConversationStore, path: Path
 ) -> None:
     gone, kept = store.begin_exchange(None, "gone"), store.begin_exchange(None, "kept")
-    store.delete(gone.summary.id)
-    store.delete(gone.summary.id)  # a second time is no error
+    delete(store, gone.summary.id)
+    delete(store, gone.summary.id)  # a second time is no error
     assert [summary.title for summary in store.summaries()] == ["kept"]
     assert len(store.conversation(kept.summary.id).messages) == 2
     with sqlite3.connect(path) as raw:
@@ -121,7 +122,7 @@ def test_deleting_a_conversation_deletes_its_messages_and_no_others(
 
 def test_an_answer_whose_conversation_was_deleted_is_written_nowhere(store: ConversationStore) -> None:
     exchange = store.begin_exchange(None, "hello")
-    store.delete(exchange.summary.id)
+    delete(store, exchange.summary.id)
     assert store.extend_answer(exchange.answer.id, text="late") is False
     assert store.finish_answer(exchange.answer.id, text="late", status=MessageStatus.COMPLETE) is None
     assert store.summaries() == []
@@ -132,7 +133,7 @@ def test_a_deleted_conversation_is_refused_by_name_and_not_made_again(
     store: ConversationStore, change: str
 ) -> None:
     conversation_id = store.create("chat").id
-    store.delete(conversation_id)
+    delete(store, conversation_id)
     arguments = {
         "conversation": (),
         "rename": ("new name",),
@@ -282,7 +283,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(conversation_id=conversations)
     def delete(self, conversation_id: str) -> None:
-        self.store.delete(conversation_id)
+        delete(self.store, conversation_id)
         if conversation_id in self.titles:
             del self.titles[conversation_id], self.messages[conversation_id]
             self.order.remove(conversation_id)

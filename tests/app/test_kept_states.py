@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from controller_steps import FIRST, begin, load, send, start
+from store_steps import delete
 
 from app.controller import ChatController
 from app.conversations import ConversationStore
@@ -68,7 +69,7 @@ class TestLeftovers:
             for name in (kept, gone)
             for model in ("one", "two")
         }
-        store.delete(gone)
+        delete(store, gone)
         store.close()
         foreign = app_paths.states_folder / "notes.txt"
         foreign.write_text("not ours")

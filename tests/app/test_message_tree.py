@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from store_steps import delete
 
 from app.conversations import (
     AnswerStats,
@@ -111,7 +112,7 @@ def test_a_fork_is_a_copy_up_to_its_message_and_neither_disturbs_the_other(
     assert texts(store.conversation(first.summary.id)) == ["one", "1", "two", "2"]
     assert texts(store.conversation(fork.summary.id)) == ["one", "1", "zwei", ""]
     assert [summary.title for summary in store.summaries()] == ["one (branch)", "one"]
-    store.delete(first.summary.id)
+    delete(store, first.summary.id)
     assert texts(store.conversation(fork.summary.id)) == ["one", "1", "zwei", ""]
     with pytest.raises(StoreError, match="deleted"):
         store.fork(second.answer.id)
@@ -148,7 +149,7 @@ def test_an_answer_that_begins_its_conversation_cannot_be_made_anew(store: Conve
 
 def test_what_is_edited_after_its_conversation_was_deleted_is_told(store: ConversationStore) -> None:
     exchange = store.begin_exchange(None, "one")
-    store.delete(exchange.summary.id)
+    delete(store, exchange.summary.id)
     for change in (
         lambda: store.begin_edit(exchange.question.id, "uno"),
         lambda: store.begin_regeneration(exchange.answer.id),
@@ -168,7 +169,7 @@ def test_a_very_long_conversation_is_read_and_deleted_as_a_short_one(store: Conv
         store.add_message(conversation_id, "user", str(number))
     messages = store.conversation(conversation_id).messages
     assert [message.text for message in messages if message.text] == [str(n) for n in range(1_201)]
-    store.delete(conversation_id)
+    delete(store, conversation_id)
     assert store._connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)
 
 
@@ -365,7 +366,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 99))
     def delete(self, seed: int) -> None:
         conversation_id = self.conversations[seed % len(self.conversations)]
-        self.store.delete(conversation_id)
+        delete(self.store, conversation_id)
         self.conversations.remove(conversation_id)
         for message_id in [one for one, key in self.parents.items() if key[0] == conversation_id]:
             del self.texts[message_id], self.roles[message_id], self.parents[message_id]

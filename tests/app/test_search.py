@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from store_steps import delete
 
 import app.search_index
 from app.attachments import Attachment
@@ -265,7 +266,7 @@ class Searching(RuleBasedStateMachine):
     @rule(place=st.integers(0, 9))
     def delete(self, place: int) -> None:
         if self.conversations:
-            self.store.delete(self.conversations.pop(place % len(self.conversations)))
+            delete(self.store, self.conversations.pop(place % len(self.conversations)))
 
     @rule()
     def index(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QSignalSpy
 from PySide6.QtWidgets import QApplication, QDialog, QLineEdit
+from store_steps import delete
 
 from app.controller import ModelPhase
 from app.conversations import ConversationStore, StoreError
@@ -38,7 +39,7 @@ def test_conversation_that_another_window_deletes_is_told_and_its_answer_stays_o
     answering: MainWindow, qtbot, script, app_paths
 ) -> None:
     other = ConversationStore(app_paths.conversations_file)
-    other.delete(answering.controller.current_conversation_id)
+    delete(other, answering.controller.current_conversation_id)
     other.close()
     finished = QSignalSpy(answering.controller.answer_finished)
     script.gates[1].set()
