@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtCore import QTimer
-from stall_meter import Moment, StallMeter, TurnMeter, stall_between, this_moment
+from stall_meter import Moment, StallMeter, TurnMeter, stall_between, this_moment, waited_between
 
 HOLD_SECONDS = 0.15
 BEFORE = Moment(now=10.0, ran=2.0, waited=1.0, others={1: 0.5, 2: 0.0})
@@ -50,13 +50,20 @@ def test_a_turn_is_as_long_as_this_thread_computed_in_it(qtbot) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no usleep")
 def test_time_in_which_another_thread_held_pythons_lock_counts(qtbot, stall_meter: StallMeter) -> None:
-    """A function of C that keeps the lock: it waits, so that the machine gives it no reason to be late."""
+    """A function of C that keeps the lock: it waits, so that the machine gives it no reason to be late. Other
+    threads, of whatever runs the tests, may still wait for a core meanwhile, and aren't told from the holder.
+    """
     sleep = ctypes.PyDLL(None).usleep
     thread = threading.Thread(target=lambda: sleep(int(HOLD_SECONDS * 1e6)))
+    began = this_moment()
     stall_meter.start()
     QTimer.singleShot(20, thread.start)
     qtbot.waitUntil(lambda: thread.ident is not None and not thread.is_alive())
-    assert stall_meter.stop() > 0.9 * HOLD_SECONDS * 1000
+    longest = stall_meter.stop()
+    waited = waited_between(began, this_moment())
+    if waited > HOLD_SECONDS / 2:
+        pytest.skip("other programs keep the cores busy: what is left of the hold says nothing")
+    assert longest > (0.9 * HOLD_SECONDS - waited) * 1000
 
 
 def test_waits_for_a_core_do_not_count() -> None:

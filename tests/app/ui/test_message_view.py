@@ -72,7 +72,11 @@ def test_a_delta_after_the_end_changes_nothing(new_answer) -> None:
     assert view.text == "Done"
 
 
-def test_thinking_is_folded_and_a_click_opens_it(qtbot, new_answer, work: SlicedWork) -> None:
+def test_thinking_is_folded_and_a_click_opens_it(
+    qtbot, new_answer, work: SlicedWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((5.0, 5.25))
+    monkeypatch.setattr("app.ui.message_view.perf_counter", lambda: next(clock))
     view = new_answer(message(status=MessageStatus.WRITING))
     view.extend(AnswerDelta(thinking="I wonder"))
     qtbot.waitUntil(lambda: view.thinking is not None)
