@@ -125,7 +125,7 @@ class AttentionRunner:
         is_small = spec.head_dim <= _TOKEN_WIDTHS[0] and group <= _TOKEN_GROUP
         width = _TOKEN_WIDTHS[0 if is_small else 1]
         arguments = self._code_attention(spec, qk_norm, layout, out, shape)
-        grid = (shape.splits, spec.num_kv_heads, 1)
+        grid = (spec.num_kv_heads, shape.splits, 1)
         self._kernels.launch(f"attend_token_{width}", arguments, grid=grid)
 
     def _attend_rows(

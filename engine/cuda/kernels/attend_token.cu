@@ -1,7 +1,8 @@
 // Attention of one token over 8-bit pages, from the row that the QKV product left to what the output product reads. A
-// block has a split (blockIdx.x) and a head of keys and values (blockIdx.y), with all query heads that share it; the
-// block that has the token's own split writes its keys and values first. Where there are several splits, the last block
-// of a head to arrive puts them together.
+// block has a head of keys and values (blockIdx.x), with all query heads that share it, and a split; the block that has
+// the token's own split writes its keys and values first. Blocks begin in the order of their numbers: those of that split
+// first, and those last for which there is no split yet. Where there are several splits, the last block of a head to
+// arrive puts them together.
 //
 // What counts is how long one step waits for the other: whatever doesn't depend on the row is asked for before it is
 // there, and a warp that has no tokens goes from barrier to barrier.
@@ -243,7 +244,7 @@ KESTREL_DEVICE void leave_sums(
         for (int i = 0; i < 4; ++i) sums[i] *= part;
         store_four(args.out, 0, (head + row) * block.width + feature, there, sums);
     } else if (there) {
-        int32 partial = (head + row) * gridDim.x + blockIdx.x;
+        int32 partial = (head + row) * gridDim.y + block.split;
         float* to = args.partials + (int64)partial * block.width + feature;
         *(float4*)to = make_float4(sums[0], sums[1], sums[2], sums[3]);
     }
@@ -284,7 +285,7 @@ KESTREL_DEVICE void attend_heads(
         leave_sums(args, block, shared, head, count, chunk);
     }
     if (!block.is_only() && threadIdx.x < count) {
-        int32 partial = (head + threadIdx.x) * gridDim.x + blockIdx.x;
+        int32 partial = (head + threadIdx.x) * gridDim.y + block.split;
         float2* numbers = (float2*)split_numbers(args) + partial;
         *numbers = make_float2(shared.parts.largest_of(threadIdx.x), shared.parts.total_of(threadIdx.x));
     }
@@ -296,9 +297,11 @@ KESTREL_DEVICE void attend_token(const CodeAttention& args) {
     TokenShared<PIECES>& shared = memory.token;
     // Older tokens' rows, page table and position were there before the kernel before this one began. The table has room
     // for all splits of the launch.
-    const uint8* page = (const uint8*)load_global_address(args.step->pages() + warp_page(blockIdx.x));
+    const uint8* const* table = args.step->pages();
+    const uint8* page = (const uint8*)load_global_address(table + warp_page(TokenBlock::earlier_split()));
     TokenBlock block(args);
     if (!block.sees()) return;
+    if (block.keeps() && block.split > 0) page = (const uint8*)load_global_address(table + warp_page(block.split));
     TokenPages<PIECES> pages(args, block, page);
     pages.ask_for_scales(shared);
     commit_copies();

@@ -19,19 +19,24 @@ static const int JOINTS = LANE_JOINTS * WARP;
 struct TokenBlock {
     int kv_head, group, width;
     int32 position, start;    // of the token, and where the split starts
-    int first, last;          // splits that the token sees
+    int first, last, split;   // splits that the token sees; the block's
     int warps;                // that have tokens: as many as these, from the first one on
 
     KESTREL_DEVICE TokenBlock(const CodeAttention& args)
-        : kv_head(blockIdx.y), width(args.layout.width), position((int32)args.step->first), start(blockIdx.x * SPLIT) {
+        : kv_head(blockIdx.x), width(args.layout.width), position((int32)args.step->first) {
         group = args.query_heads / args.layout.heads;
         first = oldest_seen(position, args.window) / SPLIT;
         last = position / SPLIT;
+        split = blockIdx.y == 0 ? last : (int)blockIdx.y <= last ? earlier_split() : last + 1;
+        start = split * SPLIT;
         warps = min(SPLIT_WARPS, (position - start) / WARP_TOKENS + 1);
     }
 
-    KESTREL_DEVICE bool sees() const { return (int)blockIdx.x >= first && (int)blockIdx.x <= last; }
-    KESTREL_DEVICE bool keeps() const { return (int)blockIdx.x == last; }  // the token's own keys and values
+    // Which of them the block has, unless it has the token's own one, or none.
+    KESTREL_DEVICE static int earlier_split() { return max((int)blockIdx.y - 1, 0); }
+
+    KESTREL_DEVICE bool sees() const { return split >= first && split <= last; }
+    KESTREL_DEVICE bool keeps() const { return split == last; }  // the token's own keys and values
     KESTREL_DEVICE bool is_only() const { return first == last; }
     KESTREL_DEVICE bool has_tokens() const { return warp_index() < warps; }
 };
@@ -39,7 +44,7 @@ struct TokenBlock {
 // What a block leaves of a split: of each query head sums of values, and behind all of these the largest score and the sum
 // of weights.
 KESTREL_DEVICE float* split_numbers(const CodeAttention& args) {
-    int32 rows = args.query_heads * gridDim.x;
+    int32 rows = args.query_heads * gridDim.y;
     return args.partials + (int64)rows * args.layout.width;
 }
 
@@ -110,7 +115,7 @@ struct SplitJoin {
 
     KESTREL_DEVICE SplitJoin(const CodeAttention& args, const TokenBlock& block, int head, int first)
         : width(block.width), splits(block.last - block.first + 1) {
-        int32 first_split = head * gridDim.x + block.first;
+        int32 first_split = head * gridDim.y + block.first;
         int feature = first + 4 * lane_index();
         numbers = (const float2*)split_numbers(args) + first_split;
         from = args.partials + (int64)first_split * width + feature;
