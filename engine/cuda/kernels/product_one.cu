@@ -61,7 +61,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     const int outputs = SLOTS * TILE;
     int round_bytes = chains * STRETCHES * outputs * 4;
     SharedPlace parts_at = kept(shared_place(rows.end()) + group * FEW_ROUNDS * round_bytes);
-    SharedPlace gates_at = kept(shared_place(gates[group]));
+    SharedPlace gates_at = shared_place(gates[group]);
+    if (GATES || BITS == 4 || PLANES == 2) gates_at = kept(gates_at);  // 8 bits with one plane would spill
     int r = lane / 4, q = lane % 4, place = 0, round = 0;
     int until_made = of_warp.member;  // rounds until this warp makes outputs
     SharedPlace words_at = kept(ring + piece_of(q, r) * 16);
