@@ -114,11 +114,12 @@ def test_a_row_has_the_same_bits_in_any_company(bits: int, form: str, rows: int,
         assert np.array_equal(run(bench, matrix, x.taken(taken), suffix, form=form), wanted[taken])
 
 
-@pytest.mark.parametrize("most_chains", [1, 2, 3, 16])
+@pytest.mark.parametrize("most_chains", [1, 2, 3, 4, 5, 16])
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("suffix", DENSE)
-def test_stretches_of_any_length(suffix: str, most_chains: int, bench: TileBench) -> None:
+def test_stretches_of_any_length(suffix: str, bits: int, most_chains: int, bench: TileBench) -> None:
     """More than there are warps, ones that end within a step, ones that are longer than a step."""
-    matrix = replace(random_codes(20, 38 * 32, bits=4), most_chains=most_chains)
+    matrix = replace(random_codes(20, 38 * 32, bits=bits), most_chains=most_chains)
     x = random_rows(9, 38 * 32, planes=2)
     assert np.array_equal(run(bench, matrix, x, suffix, form="int8x2"), expected(matrix, x))
 

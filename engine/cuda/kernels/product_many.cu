@@ -55,7 +55,7 @@ struct ManyRows {
     static const int COPIES = (TOKENS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;  // of a thread, of a plane in a step
     static const int SCALES = (TOKENS * BLOCKS + COPIERS - 1) / COPIERS;   // of rows, of a thread in a step
     static const int OWN_TILES = BLOCKS / 2;  // of which a lane copies a block's row r, and r + 8 with it
-    static const int PLACES = COPIES > OWN_TILES ? COPIES : OWN_TILES;
+    static const int PLACES = COPIES > OWN_TILES + 2 ? COPIES : OWN_TILES + 2;
     static const int ROWS_FOUND = PLAIN ? SCALES : 2 * SCALES, PAIRS_FOUND = PLAIN ? OWN_TILES : 0;
     static const int STORED_WIDTH = 2 * TILE + 4;  // so that lanes write to different banks
     static const int ROOM = 2 * Layout::BYTES / (WARPS * STORED_WIDTH * 4);  // of a warp, for so many rows
@@ -143,6 +143,7 @@ struct ManyRows {
             weights().from[i] = tiles_before + (own_tile(i) == 0 ? two.numbers[0] : two.numbers[1]);
         weights().to = shared_place(words(dynamic_shared() + own_block() * Layout::BLOCK_BYTES, own_tile(0)) +
                                     lane_index() % LANE_ROWS * 16);
+        place_weights(own_block());
     }
 
     KESTREL_DEVICE uint32 row_of_x(const RowsOfBlock& tile, int place) const {
@@ -218,21 +219,37 @@ struct ManyRows {
     }
 
     KESTREL_DEVICE void fetch_weights(int block, uint32 to) {
-        int stretch = stretch_of.block(block), in_stretch = block - stretch * args.weights.stretch;
-        int stage = stretch / STRETCHES * args.weights.stretch + in_stretch;
-        uint32 at = stage * (WORDS * UNIT_BYTES) + piece_of(stretch % STRETCHES, lane_index() % LANE_ROWS) * 16;
-        uint32 scale = places.is_shared ? block / 8 : stage * STRETCHES + stretch % STRETCHES;
-        uint32 scale_at = scale * (TILE * 2) + lane_index() % LANE_ROWS * 4;
         #pragma unroll
         for (int i = 0; i < OWN_TILES; ++i) {
             uint64 tile = weights().from[i];
-            const uint8* from = args.weights.codes + (tile * code_bytes() + at);
+            const uint8* from = args.weights.codes + (tile * code_bytes() + codes_at());
             #pragma unroll
             for (int u = 0; u < WORDS; ++u)
                 copy_async16_to(weights().to + to + (i * WORDS + u) * PIECES_BYTES, from + u * UNIT_BYTES);
-            if (PLAIN) weights().found[i] = *(const uint32*)(args.weights.scales + (tile * scale_bytes() + scale_at));
+            if (PLAIN)
+                weights().found[i] = *(const uint32*)(args.weights.scales + (tile * scale_bytes() + prepared_at()));
         }
+        codes_left() -= BLOCKS;
+        if (codes_left() > 0 && !places.is_shared)
+            codes_at() += BLOCKS * WORDS * UNIT_BYTES, prepared_at() += BLOCKS * STRETCHES * TILE * 2;
+        else
+            place_weights(block + BLOCKS);
     }
+
+    // Where a tile has what this lane copies of a block, and how many more there are of its stretch, this one among them.
+    KESTREL_DEVICE void place_weights(int block) {
+        int stretch = stretch_of.block(block), in_stretch = block - stretch * args.weights.stretch;
+        int stage = stretch / STRETCHES * args.weights.stretch + in_stretch;
+        codes_at() = stage * (WORDS * UNIT_BYTES) + piece_of(stretch % STRETCHES, lane_index() % LANE_ROWS) * 16;
+        uint32 scale = places.is_shared ? block / 8 : stage * STRETCHES + stretch % STRETCHES;
+        prepared_at() = scale * (TILE * 2) + lane_index() % LANE_ROWS * 4;
+        codes_left() = args.weights.stretch - in_stretch;
+    }
+
+    // In registers that who copies rows needs for these.
+    KESTREL_DEVICE uint32& codes_at() { return weights().from[OWN_TILES]; }
+    KESTREL_DEVICE int& codes_left() { return (int&)weights().from[OWN_TILES + 1]; }
+    KESTREL_DEVICE uint32& prepared_at() { return weights().scales_from[0]; }
 
     KESTREL_DEVICE void keep_scales() {
         unsigned char* to = shared(fetched);
