@@ -79,8 +79,12 @@ def teams_for(layout: TileLayout, jobs: int, *, slots: int, blocks: int) -> int:
 
 def shared_bytes(layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int) -> int:
     """What a block needs."""
-    stages = _ring_stages(layout, card)
-    return _shared_bytes(layout, planes=planes, tokens=tokens, slots=slots, stages=stages)
+    stage_bytes = STRETCHES * TILE * (4 * layout.bits + 2)  # codes and their scales
+    blocks = layout.stages * STRETCHES
+    codes = tokens * planes * (blocks // 4 * 4 + 5) * 32
+    numbers = 2 * tokens * blocks
+    parts = _WARPS // layout.chains * _ROUNDS * layout.chains * STRETCHES * slots * TILE * tokens
+    return _WARPS * _ring_stages(layout, card) * stage_bytes + codes + 4 * (numbers + parts)
 
 
 def _spread(wanted: int, behind: int, card: CardInfo) -> int:
@@ -127,12 +131,3 @@ def is_roomy(compute_capability: tuple[int, int]) -> bool:
 
 def _ring_stages(layout: TileLayout, card: CardInfo) -> int:
     return (16 if is_roomy(card.compute_capability) else 8) // layout.bits
-
-
-def _shared_bytes(layout: TileLayout, *, planes: int, tokens: int, slots: int, stages: int) -> int:
-    stage_bytes = STRETCHES * TILE * (4 * layout.bits + 2)  # codes and their scales
-    blocks = layout.stages * STRETCHES
-    codes = tokens * planes * (blocks // 4 * 4 + 5) * 32
-    numbers = 2 * tokens * blocks
-    parts = _WARPS // layout.chains * _ROUNDS * layout.chains * STRETCHES * slots * TILE * tokens
-    return _WARPS * stages * stage_bytes + codes + 4 * (numbers + parts)
