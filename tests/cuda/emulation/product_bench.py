@@ -79,6 +79,13 @@ class Products:
         )
         return self.bench.get(target, rows, linear.rows)
 
+    def gates(self, linear: DeviceLinear, x: Normed, rows: int) -> tuple[bool, dict[str, torch.Tensor]]:
+        """Whether they are made together, and the codes of what comes of them."""
+        gated = self.bench.activation_room(rows, linear.rows // 2, self.form)
+        gated.values = 0  # nobody wants them as numbers
+        made = self.noted(lambda: self.runner.gates(linear, x, gated, rows=rows))
+        return made, self.bench.codes_of(gated, rows) if made else {}
+
     def normed(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[Normed, Activation]:
         """Rows with their norm before them, and behind it, made by its own kernel."""
         source = Normed(self.bench.put(x), self.bench.put(weight))

@@ -1,0 +1,184 @@
+"""Gates with their ups, as a model asks for them: bit for bit what their products, a gate and rounding are,
+one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from emulated_card import EmulatedCard, EmulatedCompiler
+from product_bench import Products
+from workbench import Workbench, random, strip_of
+
+from engine.config import Activations
+from engine.cpu.matrices import Dense, Joined, Matrix
+from engine.cpu.strip_matrix import StripMatrix
+from engine.cuda.arguments import Swiglu
+from engine.cuda.products import Experts
+from engine.weights.strips import BLOCK
+
+FORMS: list[Activations] = ["int8", "int8x2"]
+
+MakeProducts = Callable[[Activations], Products]
+
+
+@pytest.fixture
+def make(card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[MakeProducts]:
+    """Products in that form."""
+    bench = Workbench(card, card_compiler)
+    yield lambda form: Products(bench, form)
+    bench.memory.free_all()
+
+
+def one_matrix(*shape: int, **form: Any) -> StripMatrix:
+    return StripMatrix(strip_of(*shape, **form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize(
+    ("width", "columns", "scales"),
+    [
+        (32, 32, {}),
+        (96, 576, {}),
+        (64, 1024, {"group": 256, "offsets": True}),
+        (160, 96, {"narrow": False}),
+        (32, 4128, {}),
+        (320, 512, {}),  # four chains: all tiles of a job at the same time
+        (96, 1024, {}),  # eight: two of them
+        (96, 384, {}),  # three: four warps have nothing to do
+    ],
+)
+def test_gates_are_what_their_products_and_a_gate_are(
+    width: int,
+    columns: int,
+    scales: dict[str, Any],
+    rows: int,
+    bits: int,
+    form: Activations,
+    make: MakeProducts,
+) -> None:
+    products = make(form)
+    linear = products.bench.linear(one_matrix(2 * width, columns, bits=bits, **scales))
+    source, _ = products.normed(random(rows, columns, seed=5), 1 + random(columns, seed=3) / 4)
+    one_by_one = products.bench.activation_room(rows, width, form)
+    gate_up = products.bench.put(products.run(linear, source, rows=rows))
+    products.bench.kernels.launch("swiglu", Swiglu(gate_up=gate_up, out=one_by_one), grid=(rows, 1, 1))
+    made, found = products.gates(linear, source, rows)
+    assert made
+    assert len(products.launched) in {1: [1], 9: [3]}.get(rows, [1, 3])  # a few where there is room
+    expected = products.bench.codes_of(one_by_one, rows)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert found["high"].abs().view(rows, -1, BLOCK).amax(-1).eq(127).all()  # there is something
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("teams", [1, 2, 4])
+@pytest.mark.parametrize("capability", [(8, 6), (9, 0)])
+def test_gates_have_the_same_bits_with_any_number_of_teams_and_chains(
+    capability: tuple[int, int],
+    teams: int,
+    bits: int,
+    make_card: Callable[..., EmulatedCard],
+    card_compiler: EmulatedCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whichever number is the quickest, on few processors so that there are several rounds."""
+    card = make_card(compute_capability=capability, multiprocessors=2, order_seed=teams)
+    bench = Workbench(card, card_compiler)
+    products = Products(bench, "int8x2")
+    for chains in range(1, 16 // teams + 1):
+        columns = 128 * chains - 32 * (chains > 1)  # the last chain is not full
+        linear = bench.linear(one_matrix(320, columns, bits=bits))
+        assert linear.parts[0].layout.chains == chains
+        source, _ = products.normed(random(1, columns, seed=5), 1 + random(columns, seed=3) / 4)
+        one_by_one = bench.activation_room(1, 160, "int8x2")
+        gate_up = bench.put(products.run(linear, source, rows=1))
+        bench.kernels.launch("swiglu", Swiglu(gate_up=gate_up, out=one_by_one), grid=(1, 1, 1))
+        expected = bench.codes_of(one_by_one, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr("engine.cuda.few_rows.teams_for", lambda *_, **__: teams)
+            made, found = products.gates(linear, source, 1)
+        assert made
+        assert all(torch.equal(found[name], expected[name]) for name in expected), chains
+    bench.memory.free_all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("width", "columns"), [(32, 32), (160, 96), (320, 512), (96, 1024), (32, 4128)])
+def test_gates_that_ask_for_weights_late_have_the_same_bits(
+    width: int, columns: int, bits: int, form: Activations, make: MakeProducts
+) -> None:
+    """Also where a warp asks for fewer stages than it has late ones."""
+    products = make(form)
+    linear = products.bench.linear(one_matrix(2 * width, columns, bits=bits))
+    source, _ = products.normed(random(1, columns, seed=5), 1 + random(columns, seed=3) / 4)
+    made, expected = products.gates(linear, source, 1)
+    made_late, found = products.gates(linear, replace(source, is_near=True), 1)
+    assert made
+    assert made_late
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize(("width", "columns", "scales"), [(32, 96, {}), (96, 256, {"group": 256})])
+def test_gates_of_experts_are_too_and_stay_numbers(
+    width: int,
+    columns: int,
+    scales: dict[str, Any],
+    tokens: int,
+    bits: int,
+    form: Activations,
+    make: MakeProducts,
+) -> None:
+    """What reads them makes the codes that it needs, as if they had come as codes."""
+    products, rows = make(form), 2 * tokens
+    bench = products.bench
+    gate_up = bench.linear(
+        *[one_matrix(2 * width, columns, bits=bits, seed=seed, **scales) for seed in range(3)]
+    )
+    down = bench.linear(*[one_matrix(21, width, bits=bits, seed=9 + seed) for seed in range(3)])
+    chosen = Experts(bench.put(torch.tensor([[0, 2], [1, 2], [0, 1]], dtype=torch.int32)[:tokens]), 2)
+    x = random(tokens, columns, seed=5)
+    sums = bench.put(products.run(gate_up, x, rows=rows, experts=chosen))
+    expected = bench.activation_room(rows, width, form)
+    bench.kernels.launch("swiglu", Swiglu(gate_up=sums, out=expected), grid=(rows, 1, 1))
+    codes = bench.activation(x, form)
+    found = products.noted(
+        lambda: products.runner.gates_of_experts(gate_up, down, codes, rows=rows, experts=chosen)
+    )
+    assert len(products.launched) == 1
+    assert torch.equal(bench.get(found.values, rows, width), bench.get(expected.values, rows, width))
+    each = replace(chosen, rows_each=1)
+    made = products.run(down, expected, rows=rows, experts=each)
+    assert torch.equal(products.run(down, found, rows=rows, experts=each), made)
+
+
+@pytest.mark.parametrize("case", ["float", "a bias", "numbers", "a width of half tiles", "two forms"])
+def test_gates_that_are_not_made_together_are_left_to_others(case: str, make: MakeProducts) -> None:
+    products = make("float" if case == "float" else "int8x2")
+    matrix: Matrix = one_matrix(64, 64, bits=8)
+    match case:
+        case "a bias":
+            matrix = StripMatrix(strip_of(64, 64, bits=8), random(64))
+        case "numbers":
+            matrix = Dense(random(64, 64))
+        case "a width of half tiles":
+            matrix = one_matrix(96, 64, bits=8)
+        case "two forms":
+            matrix = Joined([one_matrix(32, 64, bits=8), one_matrix(32, 64, bits=4)])
+    linear = products.bench.linear(matrix)
+    source, _ = products.normed(random(2, 64), random(64, seed=2))
+    for rows in (1, 2):
+        made, _ = products.gates(linear, source, rows)
+        assert not made
+        assert products.launched == []
