@@ -86,6 +86,7 @@ class TiledProduct(ctypes.Structure):
         rows_each=_INT,
         adds=_INT,
         gated=_INT,
+        out=Activation,
     )
 
 

@@ -62,9 +62,14 @@ KERNELS = {**PRODUCTS, "group_rows": 256, "quantise_rows": 256}
 
 @dataclass(frozen=True)
 class Launch:
+    """rounds_gates: whether what is made of gates and ups comes in 8 bits as well, since a block makes all
+    that share a scale.
+    """
+
     kernel: str
     grid: tuple[int, int, int]
     shared_bytes: int = 0
+    rounds_gates: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ class ManyRows:
             f"product_codes{self.layout.bits}_{self.form}_{suffix}",
             (blocks_of_rows, self._blocks_of_outputs(shape), 1),
             self._shared_bytes(shape) if shape.staged else 0,
+            rounds_gates=shape.outputs // 2 % BLOCK == 0,
         )
 
     def _shared_bytes(self, shape: _Shape) -> int:

@@ -20,7 +20,7 @@ from engine.cuda.arguments import (
 from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, late_stages, most_tokens, shared_bytes
 from engine.cuda.kernel_set import KernelSet
-from engine.cuda.many_rows import ManyRows, tile_rows_for
+from engine.cuda.many_rows import Launch, ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.row_forms import PLANES
 from engine.cuda.workspace import Rows, Workspace
@@ -126,26 +126,31 @@ class ProductRunner:
     def gates(self, linear: DeviceLinear, x: Normed, gated: Activation, *, rows: int) -> bool:
         """Gates with their ups, and what comes of these. False where they aren't made together."""
         part = linear.parts[0]
-        width = part.rows // 2
         if not self._has_gates(linear):
             return False
         if rows == 1 and self._are_few(linear, rows, slots=_GATED_SLOTS):  # sums of more take much memory
             self._few(part, x, _NO_TARGET, rows, gated=gated, behind=self._behind(x, rows))
             return True
-        target = _Target(self._space.gate_up, width, NOWHERE, False)
-        self._many(part, self.normed(x, [linear], rows), target, rows, None, gated=True)
-        self._kernels.launch("quantise_rows", Quantise(x=target.y, out=gated), grid=(rows, 1, 1))
+        target = _Target(self._space.gate_up, part.rows // 2, NOWHERE, False)
+        launch = self._many(part, self.normed(x, [linear], rows), target, rows, None, gated=gated)
+        if not launch.rounds_gates:
+            self._kernels.launch("quantise_rows", Quantise(x=target.y, out=gated), grid=(rows, 1, 1))
         return True
 
     def gates_of_experts(
         self, gate_up: DeviceLinear, down: DeviceLinear, x: Activation, *, rows: int, experts: Experts
-    ) -> Plain | None:
-        """What comes of the gates and ups of few rows' experts, which are products' rows (rows of y, I)
-        as they are. None where they aren't made together.
+    ) -> Activation | Plain | None:
+        """What comes of experts' gates and ups (rows of y, I): of few rows as it is. None where they aren't
+        made together.
         """
         part = gate_up.parts[0]
-        if experts.tile_rows or down.has_numbers or not self._has_gates(gate_up):
+        if down.has_numbers or not self._has_gates(gate_up):
             return None
+        if experts.tile_rows:
+            rounded = self.rows_for(self._space.gated, part.rows // 2, [down])
+            launch = self._many(part, x, _NO_TARGET, rows, experts, gated=rounded)
+            assert launch.rounds_gates
+            return rounded
         gated = self._space.gated.of(part.rows // 2, values=True, planes=0)
         self._few(part, x, _NO_TARGET, 1, experts=experts, takers=rows // experts.rows_each, gated=gated)
         return Plain(Address(gated.values))
@@ -287,8 +292,8 @@ class ProductRunner:
         rows: int,
         experts: Experts | None,
         *,
-        gated: bool = False,
-    ) -> None:
+        gated: Activation | None = None,
+    ) -> Launch:
         many = ManyRows(part.layout, self._form, is_plain=_is_plain(part))
         if experts is None:
             launch = many.launch(rows, multiprocessors=self._kernels.card.multiprocessors)
@@ -305,9 +310,12 @@ class ProductRunner:
             rows=rows,
             rows_each=1 if experts is None else experts.rows_each,
             adds=target.adds,
-            gated=gated,
+            gated=gated is not None,
         )
+        if gated is not None:
+            product.out = gated
         self._kernels.launch(launch.kernel, product, grid=launch.grid, shared_bytes=launch.shared_bytes)
+        return launch
 
     def _numbers(
         self, part: DeviceMatrix, x: Activation, target: _Target, rows: int, experts: Experts | None

@@ -18,6 +18,7 @@ from engine.config import Activations
 from engine.cpu.matrices import Dense, Joined, Matrix
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.arguments import Swiglu
+from engine.cuda.driver import NOWHERE
 from engine.cuda.products import Experts
 from engine.weights.strips import BLOCK
 
@@ -161,6 +162,60 @@ def test_gates_of_experts_are_too_and_stay_numbers(
     each = replace(chosen, rows_each=1)
     made = products.run(down, expected, rows=rows, experts=each)
     assert torch.equal(products.run(down, found, rows=rows, experts=each), made)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scales", [{}, {"group": 256, "offsets": True}], ids=str)
+def test_gates_of_a_prompt_come_in_8_bits_and_are_not_written_as_numbers(
+    scales: dict[str, Any], form: Activations, make: MakeProducts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the kernels of prompts, however few its rows."""
+    monkeypatch.setattr("engine.cuda.many_rows._DENSE", ("medium", "general"))
+    products, rows, width = make(form), 19, 96
+    bench = products.bench
+    linear = bench.linear(one_matrix(2 * width, 256, bits=4, **scales))
+    source, _ = products.normed(random(rows, 256, seed=5), 1 + random(256, seed=3) / 4)
+    expected = bench.activation_room(rows, width, form)
+    sums = bench.put(products.run(linear, source, rows=rows))
+    bench.kernels.launch("swiglu", Swiglu(gate_up=sums, out=expected), grid=(rows, 1, 1))
+    products.space.gate_up = NOWHERE
+    made, found = products.gates(linear, source, rows)
+    assert made
+    assert products.launched == [f"product_codes4_{form}_{'general' if scales else 'medium'}", "rms_norm"]
+    wanted = bench.codes_of(expected, rows)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scales", [{}, {"group": 256, "offsets": True}], ids=str)
+def test_gates_of_experts_whose_rows_are_grouped_come_in_8_bits(
+    scales: dict[str, Any], form: Activations, make: MakeProducts
+) -> None:
+    products, tokens, taken, width = make(form), 13, 2, 96
+    bench, rows = products.bench, tokens * taken
+    gate_up = bench.linear(*[one_matrix(2 * width, 256, bits=4, seed=seed, **scales) for seed in range(4)])
+    down = bench.linear(*[one_matrix(21, width, bits=4, seed=9 + seed) for seed in range(4)])
+    generator = torch.Generator().manual_seed(1)
+    chosen = torch.stack(
+        [torch.randperm(4, generator=generator)[:taken].sort().values for _ in range(tokens)]
+    )
+    products.space.experts = bench.put(chosen.int())
+    experts = products.runner.grouped([gate_up, down], tokens, taken=taken, count=4)
+    assert experts.tile_rows
+    x = bench.activation(random(tokens, 256, seed=5), form)
+    sums = bench.put(products.run(gate_up, x, rows=rows, experts=experts))
+    expected = bench.activation_room(rows, width, form)
+    bench.kernels.launch("swiglu", Swiglu(gate_up=sums, out=expected), grid=(rows, 1, 1))
+    found = products.noted(
+        lambda: products.runner.gates_of_experts(gate_up, down, x, rows=rows, experts=experts)
+    )
+    assert len(products.launched) == 1
+    assert not found.values
+    wanted = bench.codes_of(expected, rows)
+    codes = bench.codes_of(found, rows)
+    assert codes.keys() == wanted.keys()
+    assert all(torch.equal(codes[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.parametrize("case", ["float", "a bias", "numbers", "a width of half tiles", "two forms"])

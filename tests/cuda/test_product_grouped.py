@@ -143,35 +143,34 @@ def test_a_mixture_adds_up_to_the_same_bits_whoever_shares_its_tiles(bench: Tile
     """Gate and up with the gate applied, down, and the sum over experts: for all tokens at once, and for each
     alone.
     """
-    tokens, chosen, count, hidden, inner = 13, 3, 6, 64, 48
+    tokens, chosen, count, hidden, inner = 13, 3, 6, 64, 96
     experts = random_choices(tokens, chosen, count)
     gate_ups = [random_codes(2 * inner, hidden, bits=4, seed=10 + i) for i in range(count)]
-    downs = [random_codes(hidden, 64, bits=4, seed=30 + i) for i in range(count)]
+    downs = [random_codes(hidden, inner, bits=4, seed=30 + i) for i in range(count)]
     x = random_rows(tokens, hidden, planes=2)
-    gated_rows = random_rows(tokens * chosen, 64, planes=2, seed=8)
     weights = np.random.default_rng(2).random((tokens, chosen)).astype(np.float32)
     gate_up, down = bench.matrix(*gate_ups), bench.matrix(*downs)
 
-    def run(which: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def run(which: list[int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         mine = experts[which]
         tile_rows = tile_rows_for(mine.size, num_experts=count, is_plain=True)
         order, tiles = bench.grouped(mine, count=count, tile_rows=tile_rows)
         places = {"order": order, "row_tiles": tiles}
         first, second = gate_ups[0].product("int8x2"), downs[0].product("int8x2")
-        middle = bench.product(
+        middle = bench.room_for(mine.size, inner, planes=2, values=True)
+        bench.gates(
             first.grouped_launch(mine.size, num_experts=count, tile_rows=tile_rows),
             gate_up,
             bench.activation(x.taken(np.array(which))),
-            y=np.full((mine.size, inner), np.nan, np.float32),
+            middle,
+            rows=mine.size,
             rows_each=chosen,
-            gated=1,
             **places,
         )
-        rows = np.array([token * chosen + i for token in which for i in range(chosen)])
         y = bench.put(np.full((mine.size, hidden), np.nan, np.float32))
         arguments = TiledProduct(
             weights=down,
-            x=bench.activation(gated_rows.taken(rows)),
+            x=middle,
             y=y,
             stride=hidden,
             rows=mine.size,
@@ -183,14 +182,46 @@ def test_a_mixture_adds_up_to_the_same_bits_whoever_shares_its_tiles(bench: Tile
         target = bench.put(total)
         mixture = Mixture(y=y, weights=bench.put(weights[which]), hidden=target, width=hidden, chosen=chosen)
         bench.launch(Launch("mix_experts", (1, len(which), 1)), mixture)
-        return middle, bench.get(Address(target), total)
+        return bench.forms_of(middle, mine.size), bench.get(Address(target), total)
 
     middle, together = run(list(range(tokens)))
-    assert np.array_equal(middle, bench.gated(by_themselves(gate_ups, x, experts))[0])
+    values, _ = bench.gated(by_themselves(gate_ups, x, experts))
+    wanted = {"values": values, **bench.codes_of(values, planes=2)}
+    assert middle.keys() == wanted.keys()
+    assert all(np.array_equal(middle[name], wanted[name]) for name in wanted)
     for token in range(tokens):
         alone_middle, alone = run([token])
-        assert np.array_equal(alone_middle, middle[token * chosen : (token + 1) * chosen])
+        own = slice(token * chosen, (token + 1) * chosen)
+        assert all(np.array_equal(alone_middle[name], middle[name][own]) for name in wanted)
         assert np.array_equal(alone[0], together[token])
+
+
+@pytest.mark.parametrize("form", ["int8", "int8x2"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("tile_rows", "offsets"), [(8, False), (32, False), (64, False), (32, True)])
+def test_what_is_made_of_experts_gates_has_the_bits_of_rows_that_are_quantised(
+    tile_rows: int, offsets: bool, bits: int, form: str, bench: TileBench
+) -> None:
+    planes, tokens, chosen, count = 1 if form == "int8" else 2, 37, 3, 5
+    experts = random_choices(tokens, chosen, count)
+    matrices = [random_codes(192, 160, bits=bits, offsets=offsets, seed=seed) for seed in range(count)]
+    x = random_rows(tokens, 160, planes=planes)
+    order, tiles = bench.grouped(experts, count=count, tile_rows=tile_rows)
+    out = bench.room_for(experts.size, 96, planes=planes, values=False)
+    bench.gates(
+        matrices[0].product(form).grouped_launch(experts.size, num_experts=count, tile_rows=tile_rows),
+        bench.matrix(*matrices),
+        bench.activation(x),
+        out,
+        rows=experts.size,
+        rows_each=chosen,
+        order=order,
+        row_tiles=tiles,
+    )
+    found = bench.forms_of(out, experts.size)
+    wanted = bench.codes_of(bench.gated(by_themselves(matrices, x, experts))[0], planes=planes)
+    assert found.keys() == wanted.keys()
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_tiles_that_nobody_needs_are_few() -> None:

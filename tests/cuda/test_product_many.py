@@ -17,6 +17,7 @@ from engine.cuda.tile_layout import TileLayout
 FORMS = ["int8", "int8x2"]
 PLAIN = ["short", "turn", "medium", "large"]
 DENSE = [*PLAIN, "general16", "general64", "general"]
+MANY = ["scattered", "medium", "large", "general"]  # of product_many.cu
 
 
 @pytest.fixture
@@ -155,21 +156,98 @@ def test_no_thread_relies_on_another_s_turn(
     bench.free()
 
 
-@pytest.mark.parametrize("suffix", DENSE)
-@pytest.mark.parametrize("outputs", [16, 48, 144])
-def test_a_gate_is_applied_where_both_sums_end(suffix: str, outputs: int, bench: TileBench) -> None:
-    matrix, x = random_codes(2 * outputs, 192, bits=4), random_rows(20, 192, planes=2)
-    bias = np.random.default_rng(1).standard_normal(2 * outputs).astype(np.float32)
-    found = bench.product(
-        matrix.product("int8x2").launch_with(suffix, 20),
-        bench.matrix(matrix),
-        bench.activation(x),
-        y=np.full((20, outputs), np.nan, np.float32),
-        bias=bench.put(bias),
-        gated=1,
-    )
-    sums = expected(matrix, x) + bias
-    assert np.array_equal(found, bench.gated(sums)[0])
+# gates, columns, and how scales are
+GATES = [
+    pytest.param(32, 32, {}, id="one block"),
+    pytest.param(96, 192, {}, id="half of a block's outputs"),
+    pytest.param(160, 576, {}, id="plain"),
+    pytest.param(64, 512, {"group": 256, "offsets": True}, id="256 a scale and offsets"),
+    pytest.param(96, 160, {"narrow": False, "offsets": True}, id="float32 scales and offsets"),
+]
+
+
+def gates_of(
+    bench: TileBench, matrix: Codes, x: Rows, suffix: str, *, form: str, values: bool = False
+) -> dict[str, np.ndarray]:
+    rows, planes = len(x.high), FORMS.index(form) + 1
+    out = bench.room_for(rows, matrix.rows // 2, planes=planes, values=values)
+    launch = matrix.product(form).launch_with(suffix, rows)
+    bench.gates(launch, bench.matrix(matrix), bench.activation(x), out, rows=rows)
+    return bench.forms_of(out, rows)
+
+
+def wanted_gates(bench: TileBench, matrix: Codes, x: Rows, *, form: str) -> dict[str, np.ndarray]:
+    """By three kernels, one behind the other."""
+    values, _ = bench.gated(expected(matrix, x))
+    return {"values": values, **bench.codes_of(values, planes=FORMS.index(form) + 1)}
+
+
+def are_equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in found)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 20, 65])
+@pytest.mark.parametrize(("outputs", "columns", "scales"), GATES)
+def test_what_is_made_of_gates_has_the_bits_of_rows_that_are_quantised(
+    outputs: int, columns: int, scales: dict[str, Any], rows: int, bits: int, form: str, bench: TileBench
+) -> None:
+    matrix = random_codes(2 * outputs, columns, bits=bits, **scales)
+    x = random_rows(rows, columns, planes=FORMS.index(form) + 1)
+    wanted = wanted_gates(bench, matrix, x, form=form)
+    assert np.count_nonzero(wanted["high"])
+    assert wanted.keys() - {"low"} == {"values", "high", "scales", "sums"}
+    for suffix in MANY if matrix.product(form).is_plain else ["general"]:
+        for values in (False, True):
+            found = gates_of(bench, matrix, x, suffix, form=form, values=values)
+            assert found.keys() == wanted.keys() - (set() if values else {"values"})
+            assert are_equal(found, wanted), suffix
+
+
+@pytest.mark.parametrize("suffix", ["short", "turn", "general16", "general64"])
+def test_gates_whose_neighbours_another_block_makes_are_quantised_behind_it(
+    suffix: str, bench: TileBench
+) -> None:
+    matrix, x = random_codes(192, 192, bits=4), random_rows(20, 192, planes=2)
+    assert not matrix.product("int8x2").launch_with(suffix, 20).rounds_gates
+    wanted = wanted_gates(bench, matrix, x, form="int8x2")
+    assert are_equal(gates_of(bench, matrix, x, suffix, form="int8x2", values=True), wanted)
+
+
+@pytest.mark.parametrize("order_seed", [1, 2, 3])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_no_warp_relies_on_its_neighbour_s_turn_with_gates(
+    bits: int,
+    form: str,
+    order_seed: int,
+    make_card: Callable[..., EmulatedCard],
+    card_compiler: EmulatedCompiler,
+) -> None:
+    """Also where sums don't fit into shared memory at once: 8 bits and one plane."""
+    bench = TileBench(make_card(order_seed=order_seed), card_compiler)
+    matrix, x = random_codes(320, 288, bits=bits), random_rows(67, 288, planes=FORMS.index(form) + 1)
+    wanted = wanted_gates(bench, matrix, x, form=form)
+    for suffix in MANY:
+        assert are_equal(gates_of(bench, matrix, x, suffix, form=form), wanted), suffix
+    bench.free()
+
+
+@pytest.mark.parametrize("suffix", MANY)
+@pytest.mark.parametrize("form", FORMS)
+def test_gates_that_are_no_numbers_leave_their_block_without_a_scale(
+    form: str, suffix: str, bench: TileBench
+) -> None:
+    matrix, x = random_codes(128, 128, bits=4), random_rows(11, 128, planes=FORMS.index(form) + 1)
+    matrix.scales[40] = np.nan  # a gate of the second block
+    x.scales[4, 2] = np.nan
+    found = gates_of(bench, matrix, x, suffix, form=form)
+    assert are_equal(found, wanted_gates(bench, matrix, x, form=form))
+    is_left_without = np.isnan(found["scales"])
+    assert is_left_without[4].all()
+    assert is_left_without[:, 1].all()
+    assert not np.delete(is_left_without, 4, 0)[:, 0].any()
 
 
 @pytest.mark.parametrize("width", [32, 288, 2080])

@@ -3,7 +3,7 @@
 // A warp makes 32 outputs, a stripe, of TOKENS rows; or two warps share a stripe, and have half of the rows each.
 // Activations come through shared memory a few blocks of inputs at a time, a step ahead of their use, and so do weights.
 // Which tile of rows a row is in, and which kernel makes it, changes no bit of it.
-#include "tile_sums.cuh"
+#include "many_outputs.cuh"
 
 // A step in shared memory: what belongs to one block of inputs after the other.
 template <int BITS, int PLANES, bool PLAIN, int STRIPES, int TOKENS>
@@ -23,22 +23,6 @@ struct SharedStep {
     static const int BYTES = BLOCKS * BLOCK_BYTES;
 };
 
-// Which rows a block makes: a tile of them.
-struct RowsOfBlock {
-    int expert, first, count;  // places of rows
-
-    KESTREL_DEVICE RowsOfBlock(const TiledProduct& args, int tokens)
-        : expert(0), first(blockIdx.x * tokens), count(min(tokens, args.rows - first)) {
-        if (args.row_tiles == nullptr) return;
-        const int32* tile = args.row_tiles + 3 * (int64)blockIdx.x;
-        expert = tile[0], first = tile[1], count = tile[2];
-    }
-
-    KESTREL_DEVICE int64 row_of_y(const TiledProduct& args, int place) const {
-        return args.order != nullptr ? (int64)args.order[first + place] : (int64)first + place;
-    }
-};
-
 // PLAIN: scales are float16, and there are no offsets. WARPS: of a block. SHARING: of these, how many have the same
 // stripe; one half of the warps copies rows then, and the other one weights.
 template <int BITS, int PLANES, bool PLAIN, int WARPS, int SHARING, int TOKENS>
@@ -48,7 +32,8 @@ struct ManyRows {
     using Sum = BlockSum<BITS, PLANES, PLAIN>;
     using Pair = Scales<PLAIN>;
     static const int THREADS = WARPS * WARP, WORDS = Layout::WORDS, BLOCKS = Layout::BLOCKS;
-    static const int OWN_TOKENS = TOKENS / SHARING, COLUMNS = OWN_TOKENS / 8;  // of a warp
+    using Outputs = ManyOutputs<WARPS, STRIPES, TOKENS, 2 * Layout::BYTES>;
+    static const int OWN_TOKENS = Outputs::OWN_TOKENS, COLUMNS = Outputs::COLUMNS;
     static const int COPIERS = THREADS / SHARING;  // threads that copy rows; as many copy weights
     static const int CHUNKS_A_ROW = 2 * BLOCKS;    // of 16 bytes, of a plane in a step
     static const int ROWS_AT_ONCE = COPIERS / CHUNKS_A_ROW;
@@ -57,13 +42,8 @@ struct ManyRows {
     static const int OWN_TILES = BLOCKS / 2;  // of which a lane copies a block's row r, and r + 8 with it
     static const int PLACES = COPIES > OWN_TILES + 2 ? COPIES : OWN_TILES + 2;
     static const int ROWS_FOUND = PLAIN ? SCALES : 2 * SCALES, PAIRS_FOUND = PLAIN ? OWN_TILES : 0;
-    static const int STORED_WIDTH = 2 * TILE + 4;  // so that lanes write to different banks
-    static const int ROOM = 2 * Layout::BYTES / (WARPS * STORED_WIDTH * 4);  // of a warp, for so many rows
-    static const int MOST_STORED = OWN_TOKENS < ROOM ? OWN_TOKENS : ROOM;
-    static const int STORED_ROWS = MOST_STORED >= 32 ? 32 : MOST_STORED >= 16 ? 16 : 8;  // at a time
     static_assert(SHARING <= 2 && STRIPES * SHARING == WARPS, "warps share alone or in pairs");
     static_assert(SCALES == 1 || SCALES * COPIERS == TOKENS * BLOCKS, "scales are dealt out evenly");
-    static_assert(WARPS * STORED_ROWS * STORED_WIDTH * 4 <= 2 * Layout::BYTES, "sums fit in where steps were");
 
     // What a thread remembers of its copies of rows, or of weights. In one form for both: who copies only one of them has
     // no registers for the other.
@@ -150,9 +130,8 @@ struct ManyRows {
         return (uint32)tile.row_of_y(args, min(place, tile.count - 1)) / args.rows_each;
     }
 
-    // Of the block's outputs, and which of the warps that share them this is.
-    KESTREL_DEVICE static int stripe() { return warp_index() % STRIPES; }
-    KESTREL_DEVICE static int part() { return warp_index() / STRIPES; }
+    KESTREL_DEVICE static int stripe() { return Outputs::stripe(); }
+    KESTREL_DEVICE static int part() { return Outputs::part(); }
 
     // Which of those that copy rows a thread is, of which of a step's blocks, and of which row.
     KESTREL_DEVICE static int copier() { return threadIdx.x % COPIERS; }
@@ -324,7 +303,7 @@ struct ManyRows {
             keep_scales();
         }
         if (left != args.weights.stretch) end_stretch();
-        store();
+        Outputs::store(args, RowsOfBlock(args, TOKENS), totals);
     }
 
     KESTREL_DEVICE void add_step(int step) {
@@ -350,77 +329,6 @@ struct ManyRows {
             for (int n = 0; n < COLUMNS; ++n)
                 #pragma unroll
                 for (int i = 0; i < 4; ++i) totals[m][n][i] += sums[m][n][i], sums[m][n][i] = 0.0f;
-    }
-
-    // By way of shared memory, so that a warp's 32 outputs of a row are stored together, and in a loop: unrolled for all
-    // that a lane has, there would be more instructions than the rest takes.
-    KESTREL_DEVICE void store() const {
-        const RowsOfBlock tile(args, TOKENS);
-        float* own = (float*)dynamic_shared() + warp_index() * (STORED_ROWS * STORED_WIDTH);
-        #pragma unroll
-        for (int start = 0; start < OWN_TOKENS; start += STORED_ROWS) {
-            if (start == 0)
-                __syncthreads();  // nobody reads the last step any more
-            else
-                __syncwarp();
-            #pragma unroll
-            for (int m = 0; m < 2; ++m)
-                #pragma unroll
-                for (int n = 0; n < STORED_ROWS / 8; ++n)
-                    #pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        int place = n * 8 + lane_index() % 4 * 2 + i % 2;
-                        int output = m * TILE + i / 2 * LANE_ROWS + lane_index() / 4;
-                        own[place * STORED_WIDTH + output] = totals[m][start / 8 + n][i];
-                    }
-            __syncwarp();
-            if (args.gated)
-                store_gated(tile, own, part() * OWN_TOKENS + start);
-            else
-                store_sums(tile, own, part() * OWN_TOKENS + start);
-        }
-    }
-
-    // Worked out anew: registers are scarce until here.
-    KESTREL_DEVICE TwoTiles stored_tiles() const {
-        uint32 number = stripe();
-        keep_in_register(number);
-        return TwoTiles(args, blockIdx.y * STRIPES + number);
-    }
-
-    // Two rows at a time, 16 gates with their ups each.
-    KESTREL_DEVICE void store_gated(const RowsOfBlock& tile, const float* own, int start) const {
-        const TwoTiles two = stored_tiles();
-        int output = two.outputs[0] + lane_index() % TILE, end = min(STORED_ROWS, tile.count - start);
-        if (output >= args.num_outputs()) return;
-        #pragma unroll 1
-        for (int place = lane_index() / TILE; place < end; place += 2) {
-            const float* gates = own + place * STORED_WIDTH + lane_index() % TILE;
-            store_tiled(args, tile.row_of_y(args, start + place), output, gates[0], gates[TILE]);
-        }
-    }
-
-    // A few rows at a time, so that what is added to comes for all of them at once.
-    KESTREL_DEVICE void store_sums(const RowsOfBlock& tile, const float* own, int start) const {
-        const TwoTiles two = stored_tiles();
-        static const int AT_ONCE = 8;
-        int output = (lane_index() < TILE ? two.outputs[0] : two.outputs[1]) + lane_index() % TILE;
-        int end = min(STORED_ROWS, tile.count - start);
-        if (output >= args.num_outputs()) return;
-        float bias = args.bias != nullptr ? args.bias[output] : -0.0f;  // which changes nothing that it is added to
-        #pragma unroll 1
-        for (int place = 0; place < end; place += AT_ONCE) {
-            float* y[AT_ONCE];
-            float before[AT_ONCE];
-            #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                y[i] = args.y + tile.row_of_y(args, start + min(place + i, end - 1)) * args.stride + output;
-                before[i] = args.adds ? *y[i] : -0.0f;
-            }
-            #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i)
-                if (place + i < end) *y[i] = before[i] + (own[(place + i) * STORED_WIDTH + lane_index()] + bias);
-        }
     }
 };
 

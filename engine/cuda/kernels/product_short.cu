@@ -154,10 +154,18 @@ struct ShortRows {
             if (place >= count) continue;
             int row = lane_index() / 4 + number % 4 / 2 * 8;
             if (two.outputs[0] + row < args.num_outputs())
-                store_tiled(args, first + place, two.outputs[0] + row, totals[0][i], totals[1][i]);
+                store_output(place, two.outputs[0] + row, totals[0][i], totals[1][i]);
             if (!args.gated && two.outputs[1] + row < args.num_outputs())
-                store_tiled(args, first + place, two.outputs[1] + row, totals[1][i], 0.0f);
+                store_output(place, two.outputs[1] + row, totals[1][i], 0.0f);
         }
+    }
+
+    // `up` is that of the gate `sum`.
+    KESTREL_DEVICE void store_output(int place, int output, float sum, float up) const {
+        if (args.gated) sum = gated(sum, up);
+        if (args.bias != nullptr) sum += args.bias[output];
+        float* y = args.y + (first + place) * args.stride + output;
+        *y = args.adds ? *y + sum : sum;
     }
 };
 

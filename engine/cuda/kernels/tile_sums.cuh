@@ -20,8 +20,9 @@ struct TiledProduct {
     int32 rows;              // of y
     int32 rows_each;         // rows of y that share one of x, next to each other, where they are grouped
     int32 adds;
-    int32 gated;             // whether outputs are gates and then their ups, N / 2 (a multiple of 16) each, and y is
-                             // silu(gate) * up
+    int32 gated;             // whether outputs are gates and then their ups, N / 2 (a multiple of 32) each, of which
+                             // silu(gate) * up is made; no bias then, and nothing is added to
+    Activation out;          // (rows, N / 2): what is made of gates, where a block has 32 neighbours; else that is y
 
     KESTREL_DEVICE int num_outputs() const { return gated ? weights.rows / 2 : weights.rows; }
 };
@@ -229,17 +230,6 @@ KESTREL_DEVICE void add_offsets(const float* offsets, float2 x_sums, float2 x_sc
         float offset = offsets[i / 2];
         sums[i] = fmaf(i % 2 ? x_sums.y : x_sums.x, offset * (i % 2 ? x_scales.y : x_scales.x), sums[i]);
     }
-}
-
-// `up` is that of the gate `sum`.
-KESTREL_DEVICE void store_tiled(const TiledProduct& args, int64 row, int output, float sum, float up) {
-    if (args.bias != nullptr) sum += args.bias[output];
-    if (args.gated) {
-        if (args.bias != nullptr) up += args.bias[args.num_outputs() + output];
-        sum = gated(sum, up);
-    }
-    float* y = args.y + row * args.stride + output;
-    *y = args.adds ? *y + sum : sum;
 }
 
 // Two tiles of outputs that a warp makes: two neighbours, or gates with their ups.

@@ -263,6 +263,19 @@ class TileBench:
         self.launch(launch, TiledProduct(weights=weights, x=x, y=target, **values))
         return self.get(target, y)
 
+    def gates(
+        self, launch: Launch, weights: Tiles, x: Activation, out: Activation, *, rows: int, **more: object
+    ) -> None:
+        """What is made of gates and ups, (rows, N / 2)."""
+        width = weights.rows // 2
+        y = self.put(np.full((rows, width), np.nan, np.float32))
+        given = {"weights": weights, "x": x, "rows": rows, "rows_each": 1, "gated": 1, **more}
+        if launch.rounds_gates:
+            self.launch(launch, TiledProduct(out=out, **given))
+        else:
+            self.launch(launch, TiledProduct(y=y, stride=width, **given))
+            self.launch(Launch("quantise_rows", (rows, 1, 1)), Quantise(x=y, out=out))
+
     def launch(self, launch: Launch, arguments: ctypes.Structure) -> None:
         self.card.launch(
             self._kernels[launch.kernel],
@@ -284,6 +297,29 @@ class TileBench:
         self.launch(Launch("quantise_rows", (len(x), 1, 1)), Quantise(x=self.put(x), out=out))
         assert np.array_equal(self.get(Address(out.values), like), x)
         return self._rows_of(out, like)
+
+    def codes_of(self, x: np.ndarray, *, planes: int) -> dict[str, np.ndarray]:
+        """Of numbers (T, K), by the kernel that does nothing else: all that is in the card's memory."""
+        out = self.room_for(*x.shape, planes=planes, values=False)
+        self.launch(Launch("quantise_rows", (len(x), 1, 1)), Quantise(x=self.put(x), out=out))
+        return self.forms_of(out, len(x))
+
+    def room_for(self, rows: int, width: int, *, planes: int, values: bool) -> Activation:
+        out, _ = self._room_for(rows, width)
+        if planes == 1:
+            out.low = 0
+        if not values:
+            out.values = 0
+        return out
+
+    def forms_of(self, x: Activation, rows: int) -> dict[str, np.ndarray]:
+        """All that is there, as it lies."""
+        blocks = np.empty((rows, x.width // BLOCK), np.float32)
+        codes = np.empty((rows, x.width), np.int8)
+        numbers = np.empty((rows, x.width), np.float32)
+        forms = {"values": numbers, "high": codes, "low": codes, "scales": blocks, "sums": blocks}
+        there = {name: getattr(x, name) for name in forms}
+        return {name: self.get(Address(at), forms[name]) for name, at in there.items() if at}
 
     def _room_for(self, rows: int, width: int) -> tuple[Activation, np.ndarray]:
         values = np.full((rows, width), np.nan, np.float32)
