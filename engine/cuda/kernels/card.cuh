@@ -177,6 +177,8 @@ KESTREL_DEVICE float load_written(const float* address) { return __ldcg(address)
 
 KESTREL_DEVICE float2 load_written8(const void* address) { return __ldcg((const float2*)address); }
 
+KESTREL_DEVICE float4 load_written16(const void* address) { return __ldcg((const float4*)address); }
+
 // One more, up to `last`, then from 0 again; returns what was there. What the block has written before its last barrier
 // is there for whoever counts after it, and what those before have written is there behind it.
 KESTREL_DEVICE uint32 count_arrival(uint32* count, uint32 last) {

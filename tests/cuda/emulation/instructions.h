@@ -174,6 +174,11 @@ inline float2 load_written8(const void* address) {
     return {numbers[0], numbers[1]};
 }
 
+inline float4 load_written16(const void* address) {
+    const volatile float* numbers = (const volatile float*)address;
+    return {numbers[0], numbers[1], numbers[2], numbers[3]};
+}
+
 inline float reciprocal(float number) { return 1.0f / number; }
 
 inline void prefetch_line(const void* address) { *(const volatile unsigned char*)address; }
