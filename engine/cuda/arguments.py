@@ -118,6 +118,7 @@ class ProductFew(ctypes.Structure):
         y=_POINTER,
         gated=Activation,
         experts=_POINTER,
+        logits=_POINTER,
         stride=_LONG,
         tokens=_INT,
         taken=_INT,
@@ -129,6 +130,8 @@ class ProductFew(ctypes.Structure):
         is_short=_INT,
         teams_shift=_INT,
         late_stages=_INT,
+        num_experts=_INT,
+        num_chosen=_INT,
     )
 
 
@@ -225,7 +228,16 @@ class Router(ctypes.Structure):
 
 
 class Mixture(ctypes.Structure):
-    _fields_ = _fields(y=_POINTER, weights=_POINTER, hidden=_POINTER, width=_INT, chosen=_INT)
+    _fields_ = _fields(
+        y=_POINTER,
+        weights=_POINTER,
+        logits=_POINTER,
+        hidden=_POINTER,
+        width=_INT,
+        chosen=_INT,
+        count=_INT,
+        normalises=_INT,
+    )
 
 
 class Fill(ctypes.Structure):

@@ -22,8 +22,11 @@ _FEW_PRODUCTS = [
     f"product_codes{bits}_{form}_{count}{sink}"
     for bits in (4, 8)
     for form in INTEGER_FORMS
-    for count in ("one", "few")
-    for sink in ("", "_gated", "_gated_values")
+    for count, sinks in (
+        ("one", ("", "_gated", "_gated_values", "_choosing", "_gated_values_choosing")),
+        ("few", ("", "_gated", "_gated_values")),
+    )
+    for sink in sinks
 ]
 
 # Threads of a block, as each kernel's text has it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from engine.config import Activations
 from engine.cuda.arguments import Activation, Mixture, Route, Router, Swiglu
 from engine.cuda.attention import AttentionRunner, StepShape
-from engine.cuda.driver import Address
+from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear
 from engine.cuda.products import Normed, Plain, ProductRunner
@@ -102,10 +102,11 @@ class LayerRunner:
 
     def _mixture(self, layer: DeviceLayer, experts: DeviceExperts, rows: int) -> None:
         space, spec = self._space, experts.spec
-        x = self._route(layer, experts, rows)
+        both = experts.gate_up, experts.down
+        choosing = self._products.choosing(*both, rows, taken=spec.top_k, count=spec.num_experts)
+        x = self._route(layer, experts, rows, chooses=choosing is None)
         taken = rows * spec.top_k
-        both = [experts.gate_up, experts.down]
-        chosen = self._products.grouped(both, rows, taken=spec.top_k, count=spec.num_experts)
+        chosen = choosing or self._products.grouped(both, rows, taken=spec.top_k, count=spec.num_experts)
         gated: Activation | Plain | None = self._products.gates_of_experts(
             experts.gate_up, experts.down, x, rows=taken, experts=chosen
         )
@@ -118,15 +119,20 @@ class LayerRunner:
         width = experts.down.rows
         mixture = Mixture(
             y=space.expert_outputs,
-            weights=space.expert_weights,
+            weights=NOWHERE if choosing else space.expert_weights,
+            logits=space.router,
             hidden=self._step.hidden,
             width=width,
             chosen=spec.top_k,
+            count=spec.num_experts,
+            normalises=spec.normalise_top_k,
         )
         self._kernels.launch("mix_experts", mixture, grid=(-(-width // _MIX_COLUMNS), rows, 1))
 
-    def _route(self, layer: DeviceLayer, experts: DeviceExperts, rows: int) -> Activation:
-        """Which experts each row takes, into the workspace. Returns what these read."""
+    def _route(self, layer: DeviceLayer, experts: DeviceExperts, rows: int, *, chooses: bool) -> Activation:
+        """The router's logits, and where it `chooses` which experts each row takes, into the workspace.
+        Returns what these read.
+        """
         space, spec, router = self._space, experts.spec, experts.router
         hidden = Normed(self._step.hidden, layer.feed_forward_norm)
         route = Route(
@@ -148,7 +154,7 @@ class LayerRunner:
                 out=out,
                 weights=part.weights,
                 route=route,
-                arrivals=space.router_arrivals,
+                arrivals=space.router_arrivals if chooses else NOWHERE,
                 eps=self._eps,
                 each=each,
             )
@@ -159,5 +165,6 @@ class LayerRunner:
             return out
         x = self._products.normed(hidden, [router, experts.gate_up], rows)
         self._products.run(router, x, space.router, rows=rows)
-        self._kernels.launch("route", route, grid=(rows, 1, 1))
+        if chooses:
+            self._kernels.launch("route", route, grid=(rows, 1, 1))
         return x

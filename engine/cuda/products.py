@@ -29,6 +29,7 @@ _OUTPUTS_A_BLOCK, _TILES_A_BLOCK = 8, 8  # of products of numbers: one a warp
 _MANY_ROWS = 8  # at a time, as in kernels/product.cu
 _GATED_SLOTS, _GATED_VALUE_SLOTS = 4, 2  # tiles of gates and ups at a time, see kernels/product_few.cu
 _FEW_TAKING = 4  # tokens whose experts are found one by one
+_MOST_LISTED = 128  # experts that a warp chooses from, see kernels/route.cuh
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,16 @@ class Plain:
 @dataclass(frozen=True)
 class Experts:
     """chosen: (rows of y,) which matrix each takes. rows_each: rows of y that share one of x. tile_rows: of
-    one expert that are multiplied together, where rows were grouped for that; else 0.
+    one expert that are multiplied together, where rows were grouped for that; else 0. count: of all.
+    logits: (count,) of a single token's router, where products choose from these, see `choosing`; else
+    nowhere.
     """
 
     chosen: Address
     rows_each: int = 1
     tile_rows: int = 0
     count: int = 0
+    logits: Address = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,24 @@ class ProductRunner:
         self._kernels.launch("group_rows", grouping, grid=(count, 1, 1))
         return Experts(self._space.experts, taken, tile_rows, count)
 
+    def choosing(
+        self, gate_up: DeviceLinear, down: DeviceLinear, rows: int, *, taken: int, count: int
+    ) -> Experts | None:
+        """A single token's experts, where each block of their products chooses them from the router's logits,
+        those of the workspace, rather than wait for somebody to. None where they don't.
+        """
+        parts = [*gate_up.parts, *down.parts]
+        chooses = (
+            rows == 1
+            and count <= _MOST_LISTED
+            and taken <= MOST_TAKEN
+            and self._has_gates(gate_up)
+            and not down.has_numbers
+            and not down.bias
+            and all(_is_of_one(part) and self._most_tokens(part, slots=_GATED_VALUE_SLOTS) for part in parts)
+        )
+        return Experts(NOWHERE, taken, count=count, logits=self._space.router) if chooses else None
+
     def _are_few(self, linear: DeviceLinear, rows: int, *, slots: int) -> bool:
         """Whether all of it is done by launches of a few rows, which take numbers behind a norm, too."""
         return (
@@ -275,7 +297,11 @@ class ProductRunner:
         )
         if gated is not None:
             product.gated = gated
-        kind = "one" if tokens == 1 and part.blocks_a_scale == 1 and _is_plain(part) else "few"
+        if experts is not None and experts.logits:
+            product.logits, product.num_experts = experts.logits, experts.count
+            product.num_chosen = takers * taken
+            sink += "_choosing"
+        kind = "one" if tokens == 1 and _is_of_one(part) else "few"
         self._kernels.launch(
             f"product_{part.kind}_{self._form}_{kind}{sink}",
             product,
@@ -343,6 +369,11 @@ class ProductRunner:
             values = Product(weights=part.weights, outputs=part.rows, **common)
             blocks, name = -(-part.rows // _OUTPUTS_A_BLOCK), f"product_{part.kind}_{suffix}"
         self._kernels.launch(name, values, grid=(blocks, -(-rows // at_once), 1))
+
+
+def _is_of_one(part: DeviceMatrix) -> bool:
+    """Of strips: whether a single row's product is made by product_one.cu."""
+    return part.blocks_a_scale == 1 and _is_plain(part)
 
 
 def _is_plain(part: DeviceMatrix) -> bool:

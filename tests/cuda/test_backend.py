@@ -207,6 +207,18 @@ def test_a_decoded_token_takes_one_copy_each_way(card: EmulatedCard, on_card: On
         assert (card.counts.allocations, card.counts.copies, card.counts.fills) == (0, 0, 0)
 
 
+def test_a_single_token_s_experts_are_chosen_by_those_who_read_them(
+    card: EmulatedCard, on_card: OnCard
+) -> None:
+    backend = on_card(on_cpu("tiny-qwen3moe-mix", weights="q4"), card=card)
+    with closing(backend.new_cache("int8")) as cache:
+        for count in (2, 1):
+            card.counts = Counts()
+            backend.forward(some_ids(backend, count), cache)
+            choosing = {name for name in card.counts.launches if name.endswith("_choosing")}
+            assert len(choosing) == (2 if count == 1 else 0)
+
+
 def test_a_token_is_started_as_one_and_nothing_is_recorded_while_somebody_waits(
     card: EmulatedCard, on_card: OnCard
 ) -> None:

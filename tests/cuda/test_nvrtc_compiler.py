@@ -18,14 +18,16 @@ from engine.cuda.nvrtc_compiler import NvrtcCompiler, nvrtc_version
 from engine.cuda.row_forms import INTEGER_FORMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OF_A_TOKEN = [  # of a model without experts
+OF_A_TOKEN = [
     *(
         f"product_codes{bits}_{form}_one{sink}"
         for bits in (4, 8)
         for form in INTEGER_FORMS
-        for sink in ("", "_gated")
+        for sink in ("", "_gated", "_choosing", "_gated_values_choosing")
     ),
     "attend_token_128",
+    *(f"router_{kind}" for kind in ("float32", "float16", "bfloat16")),
+    "mix_experts",
 ]
 KERNEL = 'extern "C" __global__ void fill(int* out, int value) { out[threadIdx.x] = value; }'
 WITH_HEADER = {"main.cu": f'#include "size.cuh"\n{KERNEL}', "size.cuh": "#define SIZE 4"}

@@ -25,7 +25,8 @@ struct ProductFew {
     FewRows x;
     float* y;              // (T, stride): set, or added to
     Activation gated;      // (T, N / 2): where products are gates with their ups, what comes of these
-    const int32* experts;  // (T, k), which matrices each row takes; null: there is one
+    const int32* experts;  // (T, k), which matrices each row takes; null: there is one, or each block chooses
+    const float* logits;   // (E,) of a single token's router, from which it does; or null
     int64 stride;          // of y
     int32 tokens;          // T, at most 4; with experts 1, and each has blocks of its own
     int32 taken;           // k; 1 where there are no experts. Row k t + i of y is of row t and its expert i
@@ -37,6 +38,8 @@ struct ProductFew {
     int32 is_short;        // and what is behind it reads nothing but weights before its own wait
     int32 teams_shift;     // of a group there are 1, 2 or 4 teams of warps: its logarithm; see product_one.cu
     int32 late_stages;     // of each warp's ring: asked for when a row is that stands before a norm, not before; else 0
+    int32 num_experts;     // E where each block chooses: a single list of route.cuh
+    int32 num_chosen;      // of them, for all rows of y
 };
 
 // Weights on their way: each warp has a ring of stages. Lanes ask for what lies side by side in memory, and find what is
@@ -99,9 +102,13 @@ struct RowPart {
         }
     }
 
+    KESTREL_DEVICE void make_ones() {
+        for (int i = 0; i < 8; ++i) of[i] = 1.0f;
+    }
+
     // The first ones of a norm's weights, or ones.
     KESTREL_DEVICE void load_norm(const FewRows& x) {
-        for (int i = 0; i < 8; ++i) of[i] = 1.0f;
+        make_ones();
         int column = 8 * threadIdx.x;
         if (x.norm != nullptr) load(x.norm + column, column < x.codes.width);
     }

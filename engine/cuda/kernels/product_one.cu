@@ -3,6 +3,7 @@
 // the norm before it, its gates, the residual behind it. For weights of other forms, and for a few rows at once, there
 // is product_few.cu, which comes to the same bits.
 #include "one_row.cuh"
+#include "route.cuh"
 
 // Which output of its matrix a lane makes, where there are no gates.
 KESTREL_DEVICE int output_of(const ProductFew& args, int taken, int job) {
@@ -18,7 +19,12 @@ KESTREL_DEVICE float* place_of_output(const ProductFew& args, int taken, int tok
 
 // blockIdx.y is the row where there are experts. A group of teams makes SLOTS tiles for a job: of gates with their ups,
 // half of them are gates.
-template <int BITS, int PLANES, bool GATES, int SLOTS>
+//
+// CHOOSES: of a single token's experts, which each block chooses for itself from the router's logits. Were they chosen by
+// the router, its blocks would have to wait for one another, and this launch for the one that chooses. Gates wait for the
+// logits; what is behind them finds these before its own wait, since they were there when the gates began. Rows of gates
+// are codes, the others' numbers without a norm; outputs are set, without a bias.
+template <int BITS, int PLANES, bool GATES, int SLOTS, bool CHOOSES>
 KESTREL_DEVICE void product_one(const ProductFew& args) {
     using Stage = Ring<BITS>;
     __shared__ int chosen[MOST_TAKEN];
@@ -27,15 +33,30 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     const Tiles& weights = args.weights;
     const Place<SLOTS> of_warp(args);
     int lane = lane_index(), chains = weights.chains, group = of_warp.group, token = blockIdx.y;
-    bool has_experts = args.experts != nullptr;
+    bool has_experts = CHOOSES || args.experts != nullptr;
     int end = args.jobs_each * args.taken, step = of_warp.groups * gridDim.x;
     int first_job = group < of_warp.groups ? group * gridDim.x + blockIdx.x : end;
-    Asking<BITS, GATES, SLOTS> asking(args, has_experts ? chosen : nullptr, of_warp, first_job, step, end);
+    const int* of_row = has_experts ? chosen + (CHOOSES ? token * args.taken : 0) : nullptr;
+    Asking<BITS, GATES, SLOTS> asking(args, of_row, of_warp, first_job, step, end);
     SharedPlace ring = shared_place(dynamic_shared()) + warp_index() * (Stage::COUNT * Stage::STAGE_BYTES);
     SharedPlace asks_at = kept(ring + lane * 16);
     SharedRows<PLANES> rows(dynamic_shared() + Stage::BYTES, weights, 1);
     bool row_first = false;  // what is asked for behind it would be in its way
-    if (has_experts) {
+    if (CHOOSES) {
+        // One warp chooses while the others bring the row. By this word of the first lane the compiler knows that it is
+        // all of a warp, and doesn't ask at each step which lanes have come.
+        bool is_chooser = __shfl_sync(ALL_LANES, warp_index(), 0) == FEW_WARPS - 1;
+        row_first = GATES && weights.columns % (4 * WARP) == 0 && weights.columns <= 16 * (FEW_THREADS - WARP);
+        if (GATES) wait_for_previous();
+        if (is_chooser)
+            choose_of_list(
+                args.logits, args.num_experts, args.num_chosen, [](int, uint32) {},
+                [&](int at, int expert, uint32) { chosen[at] = expert; }
+            );
+        else if (row_first)
+            copy_codes<PLANES>(args.x.codes, token, rows);
+        __syncthreads();
+    } else if (has_experts) {
         if (!args.experts_known) {
             wait_for_previous();
             row_first = args.x.codes.high != nullptr && weights.columns % (4 * WARP) == 0;
@@ -55,14 +76,17 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     if (lane < 2 * FEW_ROUNDS && of_warp.member == 0 && group < of_warp.groups)
         open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? of_warp.members(weights) : 1);
     RowPart norm;
-    norm.load_norm(args.x);
+    if (CHOOSES)
+        norm.make_ones();
+    else
+        norm.load_norm(args.x);
     const RowWay<PLANES> way(args.x, has_experts ? token : 0, chunk_sums, rows);
     share_padding<PLANES>(weights.num_blocks(), rows);
     const int outputs = SLOTS * TILE;
     int round_bytes = chains * STRETCHES * outputs * 4;
     SharedPlace parts_at = kept(shared_place(rows.end()) + group * FEW_ROUNDS * round_bytes);
     SharedPlace gates_at = shared_place(gates[group]);
-    if (GATES || BITS == 4 || PLANES == 2) gates_at = kept(gates_at);  // 8 bits with one plane would spill
+    if (BITS == 4 || (GATES ? !CHOOSES : PLANES == 2)) gates_at = kept(gates_at);  // others would spill
     int r = lane / 4, q = lane % 4, place = 0, round = 0;
     int until_made = of_warp.member;  // rounds until this warp makes outputs
     SharedPlace words_at = kept(ring + piece_of(q, r) * 16);
@@ -76,6 +100,10 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     if (!args.is_short) let_next_start();
     if (row_first)
         wait_copies<Stage::COUNT>();
+    else if (CHOOSES && GATES)
+        share_codes<PLANES, false>(args.x.codes, way, token, rows);
+    else if (CHOOSES)
+        share_numbers<PLANES, false>(args.x, norm, way, rows, [] {});
     else
         share_rows<PLANES, false>(
             args.x, norm, way, has_experts ? token : 0, rows, [&] { if (has_late) ask_for(early, Stage::COUNT); }
@@ -89,7 +117,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         SharedPlace here = parts_at + turn * round_bytes;
         float before = 0.0f;  // asked for early, by whoever may need it
         if (!GATES && round > 0) y = place_of_output(args, asking.taken_of(job), token, job);
-        if (!GATES && args.adds && y != nullptr) before = load_global4(y);
+        if (!GATES && !CHOOSES && args.adds && y != nullptr) before = load_global4(y);
 #pragma unroll 1
         for (int slot = 0; slot < of_warp.tiles(); ++slot) {
             StretchSums<BITS, PLANES> sums = {0.0f, 0.0f};
@@ -136,8 +164,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
             if (y != nullptr) {
                 float sum[1];
                 totals<BITS, 1, outputs>(sum, here + lane * 4, 0, chains);
-                if (args.bias != nullptr) sum[0] += args.bias[output_of(args, asking.taken_of(job), job)];
-                *y = args.adds ? before + sum[0] : sum[0];
+                if (!CHOOSES && args.bias != nullptr) sum[0] += args.bias[output_of(args, asking.taken_of(job), job)];
+                *y = !CHOOSES && args.adds ? before + sum[0] : sum[0];
             }
         }
         __syncwarp();
@@ -145,16 +173,23 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     }
 }
 
-#define PRODUCT_ONE(name, bits, planes)                                                                                  \
-    KESTREL_KERNEL_SHARING(name, FEW_THREADS, 2, ProductFew) { product_one<bits, planes, false, 1>(args); }              \
-    KESTREL_KERNEL_SHARING(name##_gated, FEW_THREADS, 2, ProductFew) { product_one<bits, planes, true, 4>(args); }       \
-    KESTREL_KERNEL_SHARING(name##_gated_values, FEW_THREADS, 2, ProductFew) { product_one<bits, planes, true, 2>(args); }
+#define PRODUCT_ONE(name, bits, planes, gates, slots, chooses)                  \
+    KESTREL_KERNEL_SHARING(name, FEW_THREADS, 2, ProductFew) {                  \
+        product_one<bits, planes, gates, slots, chooses>(args);                 \
+    }
+
+#define PRODUCTS_ONE(name, bits, planes)                                        \
+    PRODUCT_ONE(name, bits, planes, false, 1, false)                            \
+    PRODUCT_ONE(name##_choosing, bits, planes, false, 1, true)                  \
+    PRODUCT_ONE(name##_gated, bits, planes, true, 4, false)                     \
+    PRODUCT_ONE(name##_gated_values, bits, planes, true, 2, false)              \
+    PRODUCT_ONE(name##_gated_values_choosing, bits, planes, true, 2, true)
 
 #if ONLY_BITS != 4
-PRODUCT_ONE(product_codes8_int8_one, 8, 1)
-PRODUCT_ONE(product_codes8_int8x2_one, 8, 2)
+PRODUCTS_ONE(product_codes8_int8_one, 8, 1)
+PRODUCTS_ONE(product_codes8_int8x2_one, 8, 2)
 #endif
 #if ONLY_BITS != 8
-PRODUCT_ONE(product_codes4_int8_one, 4, 1)
-PRODUCT_ONE(product_codes4_int8x2_one, 4, 2)
+PRODUCTS_ONE(product_codes4_int8_one, 4, 1)
+PRODUCTS_ONE(product_codes4_int8x2_one, 4, 2)
 #endif

@@ -20,7 +20,7 @@ struct Router {
     Activation out;        // (T, H), behind the norm: what the experts read
     const uint8* weights;  // numbers (E, H)
     Route route;           // whose logits are made here
-    int32* arrivals;       // (T,), zeros before and after
+    int32* arrivals;       // (T,), zeros before and after; null: whoever reads the logits chooses by himself
     float eps;
     int32 each;            // logits that a block makes
 };
@@ -120,8 +120,8 @@ KESTREL_DEVICE bool comes_last(int32* arrivals, uint32 others) {
     return arrived == others;
 }
 
-// Whichever block of a token is the last to have its logits chooses. Bits are those of rms_norm, the product and route
-// one after the other.
+// Whichever block of a token is the last to have its logits chooses, if anybody does here. Bits are those of rms_norm, the
+// product and route one after the other.
 //
 // What is behind this launch reads nothing before its own wait but weights: so it may begin before this one's is over.
 template <int KIND>
@@ -137,6 +137,7 @@ KESTREL_DEVICE void run_router(const Router& args) {
     if (block.keeps_row) return;
     __syncthreads();
     block.add_up((float*)args.route.logits + (int64)block.token * args.route.count);
+    if (args.arrivals == nullptr) return;
     if (comes_last(args.arrivals + block.token, gridDim.x - 2)) route_token(args.route, block.token, routing);
 }
 

@@ -34,6 +34,7 @@ class Space:
         )
         self.gated = replace(self.x, values=bench.room(MOST_ROWS, MOST_COLUMNS))
         self.gate_up = bench.room(MOST_ROWS, MOST_COLUMNS)
+        self.router = bench.room(256)
         self.experts = bench.room(256, dtype=torch.int32)
         self.expert_order = bench.room(256, dtype=torch.int32)
         self.expert_tiles = bench.room(3 * 256, dtype=torch.int32)
