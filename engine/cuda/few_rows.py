@@ -44,17 +44,22 @@ def few_launch(
     taken: int,
     takers: int = 1,
     behind: int | None = None,
+    knows_teams: bool = True,
 ) -> FewLaunch:
     """slots: tiles that a group of warps makes at a time. taken: experts of a row, or 1. takers: rows that
     have blocks of their own, of which each goes through the row first: so there are no more of them than give
     all groups something to do, or all processors. behind: how much a block of the launch before takes of
-    shared memory, where this one is to be spread evenly, see `_spread`.
+    shared memory, where this one is to be spread evenly, see `_spread`. knows_teams: as kernels of one row.
     """
     jobs = layout.tiles // slots
-    teams = teams_for(layout, jobs * taken, slots=slots, blocks=card.multiprocessors)
+    teams = 1
+    if knows_teams:
+        teams = teams_for(layout, jobs * taken, slots=slots, blocks=card.multiprocessors)
     groups = _WARPS // layout.chains // teams
     useful = max(-(-jobs * taken // groups), -(-card.multiprocessors // takers))
-    wanted = shared_bytes(layout, card, planes=planes, tokens=tokens, slots=slots)
+    if takers > 1:  # a second one of a processor would begin late
+        useful = min(useful, max(card.multiprocessors // takers, 1))
+    wanted = shared_bytes(layout, card, planes=planes, tokens=tokens, slots=slots, teams=teams)
     return FewLaunch(
         grid=min(card.multiprocessors, jobs * taken, useful),
         jobs=jobs,
@@ -77,13 +82,16 @@ def teams_for(layout: TileLayout, jobs: int, *, slots: int, blocks: int) -> int:
     return min((teams for teams in (1, 2, 4) if teams <= min(slots, most)), key=stages)
 
 
-def shared_bytes(layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int) -> int:
-    """What a block needs."""
+def shared_bytes(
+    layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int, teams: int = 1
+) -> int:
+    """What a block needs. teams: of a group."""
     stage_bytes = STRETCHES * TILE * (4 * layout.bits + 2)  # codes and their scales
     blocks = layout.stages * STRETCHES
     codes = tokens * planes * (blocks // 4 * 4 + 5) * 32
     numbers = 2 * tokens * blocks
-    parts = _WARPS // layout.chains * _ROUNDS * layout.chains * STRETCHES * slots * TILE * tokens
+    groups = _WARPS // layout.chains // teams
+    parts = groups * _ROUNDS * layout.chains * STRETCHES * slots * TILE * tokens
     return _WARPS * _ring_stages(layout, card) * stage_bytes + codes + 4 * (numbers + parts)
 
 

@@ -89,7 +89,15 @@ class LayerRunner:
         self._products.run(layer.qkv, x, space.qkv, rows=rows)
         attended = self._products.rows_for(space.attended, spec.q_dim, [layer.output])
         self._attention_runner.run(spec, layer.qk_norm, index, geometry=geometry, shape=shape, out=attended)
-        self._products.run(layer.output, attended, self._step.hidden, rows=rows, adds=True, is_short=True)
+        self._products.run(
+            layer.output,
+            attended,
+            self._step.hidden,
+            rows=rows,
+            adds=True,
+            is_short=True,
+            behind_splits=shape.splits > 1,
+        )
 
     def _dense(self, layer: DeviceLayer, dense: DeviceDense, rows: int) -> None:
         space = self._space

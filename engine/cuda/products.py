@@ -29,6 +29,7 @@ _OUTPUTS_A_BLOCK, _TILES_A_BLOCK = 8, 8  # of products of numbers: one a warp
 _MANY_ROWS = 8  # at a time, as in kernels/product.cu
 _GATED_SLOTS, _GATED_VALUE_SLOTS = 4, 2  # tiles of gates and ups at a time, see kernels/product_few.cu
 _FEW_TAKING = 4  # tokens whose experts are found one by one
+_ATTENTION_BYTES = 48 * 2**10  # of shared memory that a block of a token's attention takes, at most
 _MOST_LISTED = 128  # experts that a warp chooses from, see kernels/route.cuh
 
 
@@ -91,6 +92,7 @@ class ProductRunner:
         self._form = activations
         self._planes = PLANES[activations]
         self._eps = norm_eps
+        self._took: tuple[DeviceLinear, int] | None = None  # of shared memory, by a block of the last one
 
     def run(
         self,
@@ -103,13 +105,17 @@ class ProductRunner:
         experts: Experts | None = None,
         known: bool = False,
         is_short: bool = False,
+        behind_splits: bool = False,
     ) -> None:
         """y (rows, N), set or added to. Plain rows are few, or of few rows' experts. known: which experts
         they take has been known since before the launch before this one. is_short: see ProductFew.
+        behind_splits: attention of several splits is launched before it, whose blocks leave one by one.
         """
         if isinstance(x, Normed) and not self._are_few(linear, rows, slots=1):
             x = self.normed(x, [linear], rows)
         first, behind = 0, self._behind(x, rows)
+        if behind_splits and rows == 1 and self._has_all_processors(linear):
+            behind = _ATTENTION_BYTES
         for part in linear.parts:
             bias = Address(linear.bias + 4 * first) if linear.bias else NOWHERE
             target = _Target(Address(y + 4 * first), linear.rows, bias, adds)
@@ -122,6 +128,7 @@ class ProductRunner:
             elif experts is None and rows <= self._most_tokens(part, slots=1):
                 taken = self._few(part, x, target, rows, is_short=is_short, behind=behind)
                 behind = None if behind is None else taken  # of the next part
+                self._took = linear, taken
             else:
                 assert isinstance(x, Activation)
                 self._many(part, x, target, rows, experts)
@@ -156,7 +163,9 @@ class ProductRunner:
             assert launch.rounds_gates
             return rounded
         gated = self._space.gated.of(part.rows // 2, values=True, planes=0)
-        self._few(part, x, _NO_TARGET, 1, experts=experts, takers=rows // experts.rows_each, gated=gated)
+        takers = rows // experts.rows_each
+        # The router's blocks are on a few processors and small: nothing is in the way.
+        self._few(part, x, _NO_TARGET, 1, experts=experts, takers=takers, gated=gated, behind=0)
         return Plain(Address(gated.values))
 
     def _has_gates(self, linear: DeviceLinear) -> bool:
@@ -233,11 +242,18 @@ class ProductRunner:
             return None
         if x.behind is None or x.behind.has_numbers:
             return 0
+        if self._took is not None and self._took[0] is x.behind:
+            return self._took[1]
         card = self._kernels.card
         return max(
             shared_bytes(part.layout, card, planes=self._planes, tokens=tokens, slots=1)
             for part in x.behind.parts
         )
+
+    def _has_all_processors(self, linear: DeviceLinear) -> bool:
+        """Whether each has a block of it, where its row is one."""
+        processors = self._kernels.card.multiprocessors
+        return all(part.is_strip and part.layout.tiles >= processors for part in linear.parts)
 
     def _few(
         self,
@@ -265,6 +281,7 @@ class ProductRunner:
         sink, slots = "", 1
         if gated is not None:
             sink, slots = ("_gated", _GATED_SLOTS) if gated.high else ("_gated_values", _GATED_VALUE_SLOTS)
+        kind = "one" if tokens == 1 and _is_of_one(part) else "few"
         launch = few_launch(
             part.layout,
             self._kernels.card,
@@ -274,6 +291,7 @@ class ProductRunner:
             taken=taken,
             takers=takers,
             behind=behind,
+            knows_teams=kind == "one",
         )
         product = ProductFew(
             weights=part.tiles(),
@@ -301,7 +319,6 @@ class ProductRunner:
             product.logits, product.num_experts = experts.logits, experts.count
             product.num_chosen = takers * taken
             sink += "_choosing"
-        kind = "one" if tokens == 1 and _is_of_one(part) else "few"
         self._kernels.launch(
             f"product_{part.kind}_{self._form}_{kind}{sink}",
             product,

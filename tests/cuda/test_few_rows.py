@@ -9,6 +9,7 @@ from emulated_card import EmulatedCompiler
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.cuda.arguments import Activation
 from engine.cuda.driver import NOWHERE, Address, CardInfo
 from engine.cuda.few_rows import few_launch, inverse, late_stages, shared_bytes, teams_for
 from engine.cuda.kernel_set import kernel_sources
@@ -72,13 +73,24 @@ def test_few_tiles_are_made_at_the_same_time_and_many_one_after_the_other() -> N
         assert teams_for(layout, jobs, slots=slots, blocks=132) == teams
 
 
+def test_teams_of_a_group_share_the_room_for_sums() -> None:
+    layout, large = TileLayout(4, 24576, 4096, 32, 4), card((9, 0))
+    one, four = (shared_bytes(layout, large, planes=2, tokens=1, slots=4, teams=teams) for teams in (1, 4))
+    of_a_group = 4 * 2 * 16 * 4 * TILE  # floats: two rounds of 16 stretches for four tiles
+    assert one - four == 3 * of_a_group
+    launch = few_launch(layout, large, planes=2, tokens=1, slots=4, taken=1)
+    assert (launch.teams, launch.shared_bytes) == (4, four)
+    without = few_launch(layout, large, planes=2, tokens=1, slots=4, taken=1, knows_teams=False)
+    assert (without.teams, without.shared_bytes) == (1, one)
+
+
 @given(st.sampled_from([4, 8]), st.integers(1, 200), st.integers(1, 4), st.integers(0, 150 * 2**10))
 def test_a_processor_has_one_block_of_a_product_that_begins_early(
     bits: int, columns: int, slots: int, behind: int
 ) -> None:
     layout, large = TileLayout(bits, 4096, 256 * columns, 32), card((9, 0))
-    needed = shared_bytes(layout, large, planes=2, tokens=1, slots=slots)
     launch = few_launch(layout, large, planes=2, tokens=1, slots=slots, taken=1, behind=behind)
+    needed = shared_bytes(layout, large, planes=2, tokens=1, slots=slots, teams=launch.teams)
     room = PROCESSOR_BYTES - behind - 6 * 2**10  # beside a block of the launch before
     assert launch.shared_bytes >= needed
     assert launch.shared_bytes <= room or needed > room
@@ -114,6 +126,38 @@ def test_a_block_of_each_part_has_room_beside_one_of_the_part_before() -> None:
     assert first + second + 2 * BLOCK_BYTES <= PROCESSOR_BYTES
 
 
+def linear(rows: int, columns: int) -> DeviceLinear:
+    chains = most_chains(rows, 1)
+    place = Address(2**20)
+    part = DeviceMatrix("codes4", rows, columns, place, place, narrow_scales=True, most_chains=chains)
+    return DeviceLinear((part,), NOWHERE)
+
+
+def output_and_gates(width: int, intermediate: int, *, splits: int, rows: int = 1) -> list[int]:
+    """What their blocks take of shared memory, behind attention of so many splits."""
+    kernels = NotedKernels()
+    runner = ProductRunner(cast("Any", kernels), cast("Any", None), activations="int8x2", norm_eps=1e-6)
+    output, some = linear(width, 4096), Address(2**22)
+    attended = Activation(high=some, low=some, scales=some, width=4096)
+    runner.run(output, attended, some, rows=rows, adds=True, is_short=True, behind_splits=splits > 1)
+    x = Normed(some, some, output, is_near=True)
+    if rows == 1:
+        assert runner.gates(linear(2 * intermediate, width), x, attended, rows=1)
+    return kernels.shared_bytes
+
+
+def test_behind_splits_a_processor_has_one_block_of_the_output_and_room_for_one_of_the_gates() -> None:
+    """As of Qwen3-8B; a smaller matrix hasn't a block for each."""
+    output, gates = output_and_gates(4096, 12288, splits=33)
+    assert 2 * (output + BLOCK_BYTES) > PROCESSOR_BYTES
+    assert output + gates + 2 * BLOCK_BYTES <= PROCESSOR_BYTES
+    assert output > output_and_gates(4096, 12288, splits=1)[0]
+    few_tiles = [output_and_gates(2048, 6144, splits=splits)[0] for splits in (1, 33)]
+    assert few_tiles[0] == few_tiles[1]
+    many_rows = [output_and_gates(4096, 12288, splits=splits, rows=2)[0] for splits in (1, 33)]
+    assert many_rows[0] == many_rows[1]
+
+
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (11, 0), (12, 0)])
 def test_rings_have_as_many_stages_in_the_kernels_as_launches_make_room_for(
     capability: tuple[int, int], card_compiler: EmulatedCompiler
@@ -136,4 +180,5 @@ def test_where_launches_do_not_overlap_or_have_no_room_blocks_take_what_they_nee
 ) -> None:
     layout = TileLayout(4, 4096, 4096, 32)
     launch = few_launch(layout, card(capability), planes=2, tokens=1, slots=1, taken=1, behind=0)
-    assert launch.shared_bytes == shared_bytes(layout, card(capability), planes=2, tokens=1, slots=1)
+    needed = shared_bytes(layout, card(capability), planes=2, tokens=1, slots=1, teams=launch.teams)
+    assert launch.shared_bytes == needed
