@@ -10,7 +10,8 @@ from engine.cuda.attention import AttentionRunner, StepShape
 from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear
-from engine.cuda.products import Normed, Plain, ProductRunner
+from engine.cuda.product_rows import Normed, Plain
+from engine.cuda.products import ProductRunner
 from engine.cuda.rope_tables import RopeTables
 from engine.cuda.router_sizes import logits_a_block, router_bytes
 from engine.cuda.step import StepBuffer

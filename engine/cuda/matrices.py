@@ -54,6 +54,16 @@ class DeviceMatrix:
         group = self.blocks_a_scale * BLOCK
         return TileLayout(bits, self.rows, self.columns, group, self.most_chains)
 
+    @property
+    def is_plain(self) -> bool:
+        """Of a strip: scales are float16, and there are no offsets."""
+        return self.narrow_scales and not self.offsets
+
+    @property
+    def is_of_one(self) -> bool:
+        """Of a strip: whether a single row's product is made by kernels/product_one.cu."""
+        return self.blocks_a_scale == 1 and self.is_plain
+
     def tiles(self) -> arguments.Tiles:
         """As a kernel takes it."""
         return arguments.Tiles(

@@ -3,82 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.config import Activations
 from engine.cuda.arguments import (
     Activation,
-    FewRows,
     Grouping,
     Norm,
     Product,
-    ProductFew,
     ProductValues,
     Quantise,
     TiledProduct,
 )
 from engine.cuda.driver import NOWHERE, Address
-from engine.cuda.few_rows import MOST_TAKEN, few_launch, inverse, late_stages, most_tokens, shared_bytes
+from engine.cuda.few_products import GATED_SLOTS, GATED_VALUE_SLOTS, FewProducts
+from engine.cuda.few_rows import MOST_TAKEN
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.many_rows import Launch, ManyRows, tile_rows_for
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
+from engine.cuda.product_rows import NO_TARGET, Experts, Normed, Plain, Target
 from engine.cuda.row_forms import PLANES
 from engine.cuda.workspace import Rows, Workspace
 
 _OUTPUTS_A_BLOCK, _TILES_A_BLOCK = 8, 8  # of products of numbers: one a warp
 _MANY_ROWS = 8  # at a time, as in kernels/product.cu
-_GATED_SLOTS, _GATED_VALUE_SLOTS = 4, 2  # tiles of gates and ups at a time, see kernels/product_few.cu
 _FEW_TAKING = 4  # tokens whose experts are found one by one
-_ATTENTION_BYTES = 48 * 2**10  # of shared memory that a block of a token's attention takes, at most
 _MOST_LISTED = 128  # experts that a warp chooses from, see kernels/route.cuh
-
-
-@dataclass(frozen=True)
-class Normed:
-    """Rows of numbers (T, K) that a product takes behind RMSNorm. weight: (K,). behind: the product of the
-    same form before it, if there is one in front of each. is_near: it is a short one, and lets this one begin
-    early.
-    """
-
-    values: Address
-    weight: Address
-    behind: DeviceLinear | None = None
-    is_near: bool = False
-
-
-@dataclass(frozen=True)
-class Plain:
-    """Rows of numbers (T, K) that a product takes as they are."""
-
-    values: Address
-
-
-@dataclass(frozen=True)
-class Experts:
-    """chosen: (rows of y,) which matrix each takes. rows_each: rows of y that share one of x. tile_rows: of
-    one expert that are multiplied together, where rows were grouped for that; else 0. count: of all.
-    logits: (count,) of a single token's router, where products choose from these, see `choosing`; else
-    nowhere.
-    """
-
-    chosen: Address
-    rows_each: int = 1
-    tile_rows: int = 0
-    count: int = 0
-    logits: Address = NOWHERE
-
-
-@dataclass(frozen=True)
-class _Target:
-    """Where a part's outputs go: y (rows, stride), set or added to, behind its bias."""
-
-    y: Address
-    stride: int
-    bias: Address
-    adds: bool
-
-
-_NO_TARGET = _Target(NOWHERE, 0, NOWHERE, False)
 
 
 class ProductRunner:
@@ -92,7 +41,7 @@ class ProductRunner:
         self._form = activations
         self._planes = PLANES[activations]
         self._eps = norm_eps
-        self._took: tuple[DeviceLinear, int] | None = None  # of shared memory, by a block of the last one
+        self._few = FewProducts(kernels, activations=activations, norm_eps=norm_eps)
 
     def run(
         self,
@@ -111,24 +60,22 @@ class ProductRunner:
         they take has been known since before the launch before this one. is_short: see ProductFew.
         behind_splits: attention of several splits is launched before it, whose blocks leave one by one.
         """
-        if isinstance(x, Normed) and not self._are_few(linear, rows, slots=1):
+        if isinstance(x, Normed) and not self._few.take(linear, rows, slots=1):
             x = self.normed(x, [linear], rows)
-        first, behind = 0, self._behind(x, rows)
-        if behind_splits and rows == 1 and self._has_all_processors(linear):
-            behind = _ATTENTION_BYTES
+        first, behind = 0, self._few.behind(linear, x, rows, splits=behind_splits)
         for part in linear.parts:
             bias = Address(linear.bias + 4 * first) if linear.bias else NOWHERE
-            target = _Target(Address(y + 4 * first), linear.rows, bias, adds)
+            target = Target(Address(y + 4 * first), linear.rows, bias, adds)
             if not (part.is_strip and self._planes):
                 assert isinstance(x, Activation)
                 self._numbers(part, x, target, rows, experts)
             elif experts is not None and not experts.tile_rows:
                 takers = rows // experts.rows_each
-                self._few(part, x, target, 1, experts=experts, takers=takers, known=known)
-            elif experts is None and rows <= self._most_tokens(part, slots=1):
-                taken = self._few(part, x, target, rows, is_short=is_short, behind=behind)
+                self._few.run(part, x, target, 1, experts=experts, takers=takers, known=known)
+            elif experts is None and rows <= self._few.most_tokens(part, slots=1):
+                taken = self._few.run(part, x, target, rows, is_short=is_short, behind=behind)
                 behind = None if behind is None else taken  # of the next part
-                self._took = linear, taken
+                self._few.remember(linear, taken)
             else:
                 assert isinstance(x, Activation)
                 self._many(part, x, target, rows, experts)
@@ -139,10 +86,11 @@ class ProductRunner:
         part = linear.parts[0]
         if not self._has_gates(linear):
             return False
-        if rows == 1 and self._are_few(linear, rows, slots=_GATED_SLOTS):  # sums of more take much memory
-            self._few(part, x, _NO_TARGET, rows, gated=gated, behind=self._behind(x, rows))
+        if rows == 1 and self._few.take(linear, rows, slots=GATED_SLOTS):  # sums of more take much memory
+            behind = self._few.behind(linear, x, rows, splits=False)
+            self._few.run(part, x, NO_TARGET, rows, gated=gated, behind=behind)
             return True
-        target = _Target(self._space.gate_up, part.rows // 2, NOWHERE, False)
+        target = Target(self._space.gate_up, part.rows // 2, NOWHERE, False)
         launch = self._many(part, self.normed(x, [linear], rows), target, rows, None, gated=gated)
         if not launch.rounds_gates:
             self._kernels.launch("quantise_rows", Quantise(x=target.y, out=gated), grid=(rows, 1, 1))
@@ -159,13 +107,13 @@ class ProductRunner:
             return None
         if experts.tile_rows:
             rounded = self.rows_for(self._space.gated, part.rows // 2, [down])
-            launch = self._many(part, x, _NO_TARGET, rows, experts, gated=rounded)
+            launch = self._many(part, x, NO_TARGET, rows, experts, gated=rounded)
             assert launch.rounds_gates
             return rounded
         gated = self._space.gated.of(part.rows // 2, values=True, planes=0)
         takers = rows // experts.rows_each
         # The router's blocks are on a few processors and small: nothing is in the way.
-        self._few(part, x, _NO_TARGET, 1, experts=experts, takers=takers, gated=gated, behind=0)
+        self._few.run(part, x, NO_TARGET, 1, experts=experts, takers=takers, gated=gated, behind=0)
         return Plain(Address(gated.values))
 
     def _has_gates(self, linear: DeviceLinear) -> bool:
@@ -189,10 +137,10 @@ class ProductRunner:
         """How `rows` rows that take `taken` of `count` experts each find them: those of the workspace."""
         strips = self._planes > 0 and not any(each.has_numbers for each in readers)
         parts = [part for each in readers for part in each.parts]
-        fits = strips and all(self._most_tokens(part, slots=_GATED_VALUE_SLOTS) > 0 for part in parts)
+        fits = strips and all(self._few.most_tokens(part, slots=GATED_VALUE_SLOTS) > 0 for part in parts)
         if not strips or (fits and rows <= _FEW_TAKING and taken <= MOST_TAKEN):
             return Experts(self._space.experts, taken)
-        is_plain = all(_is_plain(part) for part in parts)
+        is_plain = all(part.is_plain for part in parts)
         tile_rows = tile_rows_for(rows * taken, num_experts=count, is_plain=is_plain)
         grouping = Grouping(
             experts=self._space.experts,
@@ -219,125 +167,21 @@ class ProductRunner:
             and self._has_gates(gate_up)
             and not down.has_numbers
             and not down.bias
-            and all(_is_of_one(part) and self._most_tokens(part, slots=_GATED_VALUE_SLOTS) for part in parts)
+            and all(part.is_of_one and self._few.most_tokens(part, slots=GATED_VALUE_SLOTS) for part in parts)
         )
         return Experts(NOWHERE, taken, count=count, logits=self._space.router) if chooses else None
-
-    def _are_few(self, linear: DeviceLinear, rows: int, *, slots: int) -> bool:
-        """Whether all of it is done by launches of a few rows, which take numbers behind a norm, too."""
-        return (
-            self._planes > 0
-            and not linear.has_numbers
-            and all(rows <= self._most_tokens(part, slots=slots) for part in linear.parts)
-        )
-
-    def _most_tokens(self, part: DeviceMatrix, *, slots: int) -> int:
-        return most_tokens(part.layout, self._kernels.card, planes=self._planes, slots=slots)
-
-    def _behind(self, x: Activation | Normed | Plain, tokens: int) -> int | None:
-        """How much of shared memory a block takes of the launch in front of the one that takes these rows,
-        few of them; None where that isn't to be spread. See `few_launch`.
-        """
-        if not isinstance(x, Normed):
-            return None
-        if x.behind is None or x.behind.has_numbers:
-            return 0
-        if self._took is not None and self._took[0] is x.behind:
-            return self._took[1]
-        card = self._kernels.card
-        return max(
-            shared_bytes(part.layout, card, planes=self._planes, tokens=tokens, slots=1)
-            for part in x.behind.parts
-        )
-
-    def _has_all_processors(self, linear: DeviceLinear) -> bool:
-        """Whether each has a block of it, where its row is one."""
-        processors = self._kernels.card.multiprocessors
-        return all(part.is_strip and part.layout.tiles >= processors for part in linear.parts)
-
-    def _few(
-        self,
-        part: DeviceMatrix,
-        x: Activation | Normed | Plain,
-        target: _Target,
-        tokens: int,
-        *,
-        experts: Experts | None = None,
-        takers: int = 1,
-        gated: Activation | None = None,
-        known: bool = False,
-        is_short: bool = False,
-        behind: int | None = None,
-    ) -> int:
-        """takers: rows of x that take matrices of their own. behind: see `_behind`. Returns how much of
-        shared memory a block takes.
-        """
-        if isinstance(x, Activation):
-            rows = FewRows(codes=x)
-        else:
-            rows = FewRows(values=x.values, norm=x.weight if isinstance(x, Normed) else 0, eps=self._eps)
-            rows.codes.width = part.columns
-        taken = 1 if experts is None else experts.rows_each
-        sink, slots = "", 1
-        if gated is not None:
-            sink, slots = ("_gated", _GATED_SLOTS) if gated.high else ("_gated_values", _GATED_VALUE_SLOTS)
-        kind = "one" if tokens == 1 and _is_of_one(part) else "few"
-        launch = few_launch(
-            part.layout,
-            self._kernels.card,
-            planes=self._planes,
-            tokens=tokens,
-            slots=slots,
-            taken=taken,
-            takers=takers,
-            behind=behind,
-            knows_teams=kind == "one",
-        )
-        product = ProductFew(
-            weights=part.tiles(),
-            bias=target.bias,
-            x=rows,
-            y=target.y,
-            experts=NOWHERE if experts is None else experts.chosen,
-            stride=target.stride,
-            tokens=tokens,
-            taken=taken,
-            jobs_each=launch.jobs,
-            adds=target.adds,
-            experts_known=known,
-            by_chains=inverse(part.layout.chains, 8),
-            by_jobs=0 if launch.jobs == 1 else inverse(launch.jobs, 32),
-            is_short=is_short,
-            teams_shift=launch.teams.bit_length() - 1,
-            late_stages=late_stages(part.layout, self._kernels.card)
-            if isinstance(x, Normed) and x.is_near
-            else 0,
-        )
-        if gated is not None:
-            product.gated = gated
-        if experts is not None and experts.logits:
-            product.logits, product.num_experts = experts.logits, experts.count
-            product.num_chosen = takers * taken
-            sink += "_choosing"
-        self._kernels.launch(
-            f"product_{part.kind}_{self._form}_{kind}{sink}",
-            product,
-            grid=(launch.grid, takers, 1),
-            shared_bytes=launch.shared_bytes,
-        )
-        return launch.shared_bytes
 
     def _many(
         self,
         part: DeviceMatrix,
         x: Activation,
-        target: _Target,
+        target: Target,
         rows: int,
         experts: Experts | None,
         *,
         gated: Activation | None = None,
     ) -> Launch:
-        many = ManyRows(part.layout, self._form, is_plain=_is_plain(part))
+        many = ManyRows(part.layout, self._form, is_plain=part.is_plain)
         if experts is None:
             launch = many.launch(rows, multiprocessors=self._kernels.card.multiprocessors)
         else:
@@ -361,7 +205,7 @@ class ProductRunner:
         return launch
 
     def _numbers(
-        self, part: DeviceMatrix, x: Activation, target: _Target, rows: int, experts: Experts | None
+        self, part: DeviceMatrix, x: Activation, target: Target, rows: int, experts: Experts | None
     ) -> None:
         """Of numbers, or of codes with rows that stay numbers."""
         more = Experts(NOWHERE) if experts is None else experts
@@ -386,13 +230,3 @@ class ProductRunner:
             values = Product(weights=part.weights, outputs=part.rows, **common)
             blocks, name = -(-part.rows // _OUTPUTS_A_BLOCK), f"product_{part.kind}_{suffix}"
         self._kernels.launch(name, values, grid=(blocks, -(-rows // at_once), 1))
-
-
-def _is_of_one(part: DeviceMatrix) -> bool:
-    """Of strips: whether a single row's product is made by product_one.cu."""
-    return part.blocks_a_scale == 1 and _is_plain(part)
-
-
-def _is_plain(part: DeviceMatrix) -> bool:
-    """Of strips: scales are float16, and there are no offsets."""
-    return part.narrow_scales and not part.offsets

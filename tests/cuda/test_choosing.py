@@ -19,7 +19,7 @@ from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.arguments import Mixture, Route, Router
 from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.matrices import DeviceLinear
-from engine.cuda.products import Experts, Plain
+from engine.cuda.product_rows import Experts, Plain
 from engine.cuda.router_sizes import logits_a_block, router_bytes
 
 WIDTH, COLUMNS = 32, 128

@@ -14,7 +14,8 @@ from engine.cuda.driver import NOWHERE, Address, CardInfo
 from engine.cuda.few_rows import few_launch, inverse, late_stages, shared_bytes, teams_for
 from engine.cuda.kernel_set import kernel_sources
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
-from engine.cuda.products import Normed, ProductRunner
+from engine.cuda.product_rows import Normed
+from engine.cuda.products import ProductRunner
 from engine.cuda.tile_layout import TILE, TileLayout, most_chains
 
 WARPS = 16

@@ -19,7 +19,7 @@ from engine.cpu.matrices import Dense, Joined, Matrix
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.arguments import Swiglu
 from engine.cuda.driver import NOWHERE
-from engine.cuda.products import Experts
+from engine.cuda.product_rows import Experts
 from engine.weights.strips import BLOCK
 
 FORMS: list[Activations] = ["int8", "int8x2"]

@@ -17,7 +17,7 @@ from workbench import Workbench, random, strip_of
 from engine.config import Activations
 from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.matrices import DeviceLinear
-from engine.cuda.products import Experts, Normed
+from engine.cuda.product_rows import Experts, Normed
 
 FORMS: list[Activations] = ["int8", "int8x2"]
 FEW = [1, 2, 3, 4]

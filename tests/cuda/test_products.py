@@ -19,7 +19,7 @@ from engine.cuda.arguments import Activation
 from engine.cuda.driver import NOWHERE, CardInfo
 from engine.cuda.few_rows import few_launch
 from engine.cuda.matrices import DeviceLinear
-from engine.cuda.products import Experts
+from engine.cuda.product_rows import Experts
 from engine.cuda.tile_layout import TileLayout
 from engine.errors import UnsupportedModelError
 
@@ -41,7 +41,7 @@ def make(card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[MakePr
 @pytest.fixture
 def _four_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to four rows are made together, whether or not that is quickest, and on a card of little memory."""
-    monkeypatch.setattr("engine.cuda.products.most_tokens", lambda *_, **__: max(FEW))
+    monkeypatch.setattr("engine.cuda.few_products.most_tokens", lambda *_, **__: max(FEW))
 
 
 def rows_of_all_sizes(rows: int, columns: int) -> torch.Tensor:

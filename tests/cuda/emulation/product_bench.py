@@ -13,7 +13,8 @@ from workbench import Workbench
 from engine.config import Activations
 from engine.cuda.arguments import Activation, Norm
 from engine.cuda.matrices import DeviceLinear
-from engine.cuda.products import Experts, Normed, Plain, ProductRunner
+from engine.cuda.product_rows import Experts, Normed, Plain
+from engine.cuda.products import ProductRunner
 from engine.cuda.workspace import Rows
 from engine.weights.strips import BLOCK
 

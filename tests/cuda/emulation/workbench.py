@@ -13,7 +13,7 @@ from engine.cuda.driver import Address, as_bytes
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear
 from engine.cuda.memory import CardMemory, Use
-from engine.cuda.products import PLANES
+from engine.cuda.row_forms import PLANES
 from engine.cuda.uploader import Uploader
 from engine.weights.quantise import quantise
 from engine.weights.strips import BLOCK, Bits, Group, Strip, dequantise
