@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.config import Activations
 from engine.cuda.arguments import Activation, FewRows, ProductFew
 from engine.cuda.driver import NOWHERE
-from engine.cuda.few_rows import few_launch, inverse, late_stages, most_tokens, shared_bytes
+from engine.cuda.few_rows import few_launch, inverse, late_stages, most_tokens, shared_bytes, takes_two_steps
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.product_rows import Experts, Normed, Plain, Target
@@ -83,6 +83,8 @@ class FewProducts:
         card, taken = self._kernels.card, 1 if experts is None else experts.rows_each
         slots = _slots_for(gated)
         is_one = tokens == 1 and part.is_of_one
+        is_wide = is_one and isinstance(x, Normed) and takes_two_steps(part.columns)
+        is_wide = is_wide and slots != GATED_VALUE_SLOTS
         launch = few_launch(
             part.layout,
             card,
@@ -93,6 +95,7 @@ class FewProducts:
             takers=takers,
             behind=behind,
             knows_teams=is_one,
+            two_steps=is_wide,
         )
         product = ProductFew(
             weights=part.tiles(),
@@ -118,7 +121,7 @@ class FewProducts:
             product.logits, product.num_experts = experts.logits, experts.count
             product.num_chosen = takers * taken
         self._kernels.launch(
-            self._kernel(part, is_one=is_one, gated=gated, chooses=bool(product.logits)),
+            self._kernel(part, is_one=is_one, gated=gated, is_wide=is_wide, chooses=bool(product.logits)),
             product,
             grid=(launch.grid, takers, 1),
             shared_bytes=launch.shared_bytes,
@@ -131,11 +134,14 @@ class FewProducts:
         norm = x.weight if isinstance(x, Normed) else NOWHERE
         return FewRows(codes=Activation(width=part.columns), values=x.values, norm=norm, eps=self._eps)
 
-    def _kernel(self, part: DeviceMatrix, *, is_one: bool, gated: Activation | None, chooses: bool) -> str:
+    def _kernel(
+        self, part: DeviceMatrix, *, is_one: bool, gated: Activation | None, is_wide: bool, chooses: bool
+    ) -> str:
         count, sink = "one" if is_one else "few", ""
         if gated is not None:
             sink = "_gated" if gated.high else "_gated_values"
-        return f"product_{part.kind}_{self._form}_{count}{sink}" + "_choosing" * chooses
+        form = "_wide" * is_wide + "_choosing" * chooses
+        return f"product_{part.kind}_{self._form}_{count}{sink}{form}"
 
     def _has_all_processors(self, linear: DeviceLinear) -> bool:
         """Whether each has a block of it, where its row is one."""

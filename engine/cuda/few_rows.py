@@ -13,6 +13,7 @@ MOST_TAKEN = 64  # experts
 _WARPS = 16
 _ROUNDS = 2
 _STAGES_TO_END = 3
+_NORM_STEP = 4096  # numbers: 8 a thread
 _SMALL_SHARED_BYTES = 96 * 2**10  # that a block may have
 _ROOMY_SHARED_BYTES = 160 * 2**10
 # Of cards whose launches begin while others run: a processor's shared memory; of a launch that is to have a
@@ -45,11 +46,13 @@ def few_launch(
     takers: int = 1,
     behind: int | None = None,
     knows_teams: bool = True,
+    two_steps: bool = False,
 ) -> FewLaunch:
     """slots: tiles that a group of warps makes at a time. taken: experts of a row, or 1. takers: rows that
     have blocks of their own, of which each goes through the row first: so there are no more of them than give
     all groups something to do, or all processors. behind: how much a block of the launch before takes of
     shared memory, where this one is to be spread evenly, see `_spread`. knows_teams: as kernels of one row.
+    two_steps: see `takes_two_steps`.
     """
     jobs = layout.tiles // slots
     teams = 1
@@ -59,7 +62,9 @@ def few_launch(
     useful = max(-(-jobs * taken // groups), -(-card.multiprocessors // takers))
     if takers > 1:  # a second one of a processor would begin late
         useful = min(useful, max(card.multiprocessors // takers, 1))
-    wanted = shared_bytes(layout, card, planes=planes, tokens=tokens, slots=slots, teams=teams)
+    wanted = shared_bytes(
+        layout, card, planes=planes, tokens=tokens, slots=slots, teams=teams, two_steps=two_steps
+    )
     return FewLaunch(
         grid=min(card.multiprocessors, jobs * taken, useful),
         jobs=jobs,
@@ -82,16 +87,32 @@ def teams_for(layout: TileLayout, jobs: int, *, slots: int, blocks: int) -> int:
     return min((teams for teams in (1, 2, 4) if teams <= min(slots, most)), key=stages)
 
 
+def takes_two_steps(columns: int) -> bool:
+    """Whether threads go through so wide a row in two steps, where a norm stands before it: then a block has
+    what belongs to the second one in the place of its sums.
+    """
+    return _NORM_STEP < columns <= 2 * _NORM_STEP
+
+
 def shared_bytes(
-    layout: TileLayout, card: CardInfo, *, planes: int, tokens: int, slots: int, teams: int = 1
+    layout: TileLayout,
+    card: CardInfo,
+    *,
+    planes: int,
+    tokens: int,
+    slots: int,
+    teams: int = 1,
+    two_steps: bool = False,
 ) -> int:
-    """What a block needs. teams: of a group."""
+    """What a block needs. teams: of a group. two_steps: see `takes_two_steps`."""
     stage_bytes = STRETCHES * TILE * (4 * layout.bits + 2)  # codes and their scales
     blocks = layout.stages * STRETCHES
     codes = tokens * planes * (blocks // 4 * 4 + 5) * 32
     numbers = 2 * tokens * blocks
     groups = _WARPS // layout.chains // teams
     parts = groups * _ROUNDS * layout.chains * STRETCHES * slots * TILE * tokens
+    if two_steps:
+        parts = max(parts, 2 * (layout.columns - _NORM_STEP))
     return _WARPS * _ring_stages(layout, card) * stage_bytes + codes + 4 * (numbers + parts)
 
 

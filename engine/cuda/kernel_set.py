@@ -23,7 +23,10 @@ _FEW_PRODUCTS = [
     for bits in (4, 8)
     for form in INTEGER_FORMS
     for count, sinks in (
-        ("one", ("", "_gated", "_gated_values", "_choosing", "_gated_values_choosing")),
+        (
+            "one",
+            ("", "_wide", "_choosing", "_gated", "_gated_wide", "_gated_values", "_gated_values_choosing"),
+        ),
         ("few", ("", "_gated", "_gated_values")),
     )
     for sink in sinks

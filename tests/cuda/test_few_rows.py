@@ -85,6 +85,17 @@ def test_teams_of_a_group_share_the_room_for_sums() -> None:
     assert (without.teams, without.shared_bytes) == (1, one)
 
 
+@pytest.mark.parametrize("columns", [4128, 5120, 8192])
+def test_there_is_room_for_a_second_step(columns: int) -> None:
+    layout, large = TileLayout(4, 4096, columns, 32, 4), card((9, 0))
+    without, room = (
+        shared_bytes(layout, large, planes=2, tokens=1, slots=1, two_steps=two_steps)
+        for two_steps in (False, True)
+    )
+    sums = 4 * 2 * 16 * TILE * 4
+    assert room - without == max(0, 2 * 4 * (columns - 4096) - sums)
+
+
 @given(st.sampled_from([4, 8]), st.integers(1, 200), st.integers(1, 4), st.integers(0, 150 * 2**10))
 def test_a_processor_has_one_block_of_a_product_that_begins_early(
     bits: int, columns: int, slots: int, behind: int

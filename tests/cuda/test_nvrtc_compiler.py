@@ -23,7 +23,7 @@ OF_A_TOKEN = [
         f"product_codes{bits}_{form}_one{sink}"
         for bits in (4, 8)
         for form in INTEGER_FORMS
-        for sink in ("", "_gated", "_choosing", "_gated_values_choosing")
+        for sink in ("", "_wide", "_gated", "_gated_wide", "_choosing", "_gated_values_choosing")
     ),
     "attend_token_128",
     *(f"router_{kind}" for kind in ("float32", "float16", "bfloat16")),

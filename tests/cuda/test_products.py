@@ -241,6 +241,22 @@ def test_a_norm_that_is_part_of_a_product_changes_no_bit(
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("columns", [4096, 4128, 5120, 8192, 8224])
+def test_nor_does_it_where_the_row_takes_two_steps(
+    columns: int, bits: int, form: Activations, make: MakeProducts
+) -> None:
+    products = make(form)
+    linear = products.bench.linear(one_matrix(7, columns, bits=bits))
+    row = random(1, columns, seed=5) * torch.linspace(0.01, 5, columns)
+    source, behind = products.normed(row, 1 + random(columns, seed=3) / 4)
+    expected = products.run(linear, behind, rows=1)
+    found = products.run(linear, source, rows=1)
+    assert any(name.endswith("_wide") for name in products.launched) == (4096 < columns <= 8192)
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.usefixtures("_four_are_few")
 @pytest.mark.parametrize("rows", [*FEW, 9])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -96,14 +96,24 @@ struct RowPart {
     KESTREL_DEVICE void load(const float* from, bool there) {
         uint4 halves[2] = {make_uint4(0u, 0u, 0u, 0u), make_uint4(0u, 0u, 0u, 0u)};
         if (there) halves[0] = load_global16(from), halves[1] = load_global16(from + 4);
-        for (int i = 0; i < 2; ++i) {
-            of[4 * i] = __uint_as_float(halves[i].x), of[4 * i + 1] = __uint_as_float(halves[i].y);
-            of[4 * i + 2] = __uint_as_float(halves[i].z), of[4 * i + 3] = __uint_as_float(halves[i].w);
-        }
+        unpack(halves);
     }
 
     KESTREL_DEVICE void make_ones() {
         for (int i = 0; i < 8; ++i) of[i] = 1.0f;
+    }
+
+    KESTREL_DEVICE void load_shared(SharedPlace from, bool there) {
+        uint4 halves[2] = {make_uint4(0u, 0u, 0u, 0u), make_uint4(0u, 0u, 0u, 0u)};
+        if (there) halves[0] = load_shared16(from), halves[1] = load_shared16(from + 16);
+        unpack(halves);
+    }
+
+    KESTREL_DEVICE void unpack(const uint4 (&halves)[2]) {
+        for (int i = 0; i < 2; ++i) {
+            of[4 * i] = __uint_as_float(halves[i].x), of[4 * i + 1] = __uint_as_float(halves[i].y);
+            of[4 * i + 2] = __uint_as_float(halves[i].z), of[4 * i + 3] = __uint_as_float(halves[i].w);
+        }
     }
 
     // The first ones of a norm's weights, or ones.
@@ -111,6 +121,39 @@ struct RowPart {
         make_ones();
         int column = 8 * threadIdx.x;
         if (x.norm != nullptr) load(x.norm + column, column < x.codes.width);
+    }
+};
+
+// Of a row behind a norm that takes two steps, what a thread has in the second one, and the norm's weights for that: in
+// shared memory, by copies that are under way when more of a product's weights are asked for. Each thread reads what it
+// has asked for itself. LATE: groups of copies that are asked for behind them, where any are.
+template <int LATE>
+struct SecondStep {
+    SharedPlace norm, row;
+    bool there, has_late;
+
+    KESTREL_DEVICE void ask_for_norm(const FewRows& x, SharedPlace room, bool late) {
+        int step = RowPart::STEP, column = 8 * threadIdx.x;
+        there = column + step < x.codes.width;
+        has_late = late;
+        norm = room + 4 * column, row = norm + 4 * (x.codes.width - step);
+        ask(x.norm + column, norm);
+    }
+
+    // from: the thread's numbers in the first step.
+    KESTREL_DEVICE void ask_for_row(const float* from) const { ask(from, row); }
+
+    KESTREL_DEVICE void ask(const float* from, SharedPlace to) const {
+        if (there)
+            for (int half = 0; half < 2; ++half) copy_async16_to(to + 16 * half, from + RowPart::STEP + 4 * half);
+        commit_copies();
+    }
+
+    KESTREL_DEVICE void wait() const {
+        if (has_late)
+            wait_copies<LATE>();
+        else
+            wait_copies<0>();
     }
 };
 
@@ -196,6 +239,27 @@ KESTREL_DEVICE float mean_of_squares(SharedPlace sums, int width) {
     return some[0] * reciprocal((float)width);
 }
 
+// A thread's numbers, behind their norm, become codes, eight neighbours from `start` on. SUMS: with those of blocks, where
+// there are offsets. token: which row of these.
+template <int PLANES, bool SUMS>
+KESTREL_DEVICE void share_codes_of(
+    const RowPart& values, const RowWay<PLANES>& way, const SharedRows<PLANES>& to, int token, int start, bool there
+) {
+    EightCodes codes(values.of, PLANES == 2);
+    int32 sum = SUMS ? codes.sum(PLANES == 2) : 0;
+    if (!there) return;
+    int column = 8 * threadIdx.x;
+    SharedPlace words = way.words + token * PLANES * to.stride + start;
+    for (int half = 0; half < 2; ++half) {
+        store_shared4(words + 8 * half, codes.high[half]);
+        if (PLANES == 2) store_shared4(words + to.stride + 8 * half, codes.low[half]);
+    }
+    if (column % WARP != 0) return;
+    int block = token * to.blocks + start / WARP;
+    store_shared4(way.scale + 4 * block, __float_as_uint(codes.scale));
+    if (SUMS) to.sums[block + column / WARP] = (float)sum;
+}
+
 // Rows that are numbers, behind their norm where there is one: `norm` is this thread's part of it, or ones. SUMS: with
 // those of blocks, where there are offsets. meanwhile: done while the first row is on its way.
 template <int PLANES, bool SUMS, typename Meanwhile>
@@ -227,20 +291,43 @@ KESTREL_DEVICE void share_numbers(
             if (width > step || x.norm == nullptr) values.load(row + start, there);
             if (x.norm != nullptr && start > 0) weights.load(x.norm + column + start, there);
             for (int j = 0; j < 8; ++j) values.of[j] = values.of[j] * factor * weights.of[j];
-            EightCodes codes(values.of, PLANES == 2);
-            int32 sum = SUMS ? codes.sum(PLANES == 2) : 0;
-            if (!there) continue;
-            SharedPlace words = way.words + token * PLANES * to.stride + start;
-            for (int half = 0; half < 2; ++half) {
-                store_shared4(words + 8 * half, codes.high[half]);
-                if (PLANES == 2) store_shared4(words + to.stride + 8 * half, codes.low[half]);
-            }
-            if (column % WARP != 0) continue;
-            int block = token * to.blocks + start / WARP;
-            store_shared4(way.scale + 4 * block, __float_as_uint(codes.scale));
-            if (SUMS) to.sums[block + column / WARP] = (float)sum;
+            share_codes_of<PLANES, SUMS>(values, way, to, token, start, there);
         }
     }
+}
+
+// The same of one row that a norm stands before and that takes two steps: all of it is asked for at once.
+template <int PLANES, bool SUMS, int LATE, typename Meanwhile>
+KESTREL_DEVICE void share_two_steps(
+    const FewRows& x, const RowPart& norm, const SecondStep<LATE>& second, const RowWay<PLANES>& way,
+    const SharedRows<PLANES>& to, Meanwhile meanwhile
+) {
+    const int step = RowPart::STEP;
+    int width = x.codes.width;
+    bool warp_has_more = step + 8 * (int)threadIdx.x - 8 * lane_index() < width;
+    RowPart values;
+    values.load(way.from, true);
+    second.ask_for_row(way.from);
+    meanwhile();
+    float sum = sum_of_squares(values.of);
+    if (lane_index() == 0) store_shared4(way.chunk_sum, __float_as_uint(sum));
+    second.wait();
+    if (warp_has_more) {
+        RowPart more;
+        more.load_shared(second.row, second.there);
+        sum = sum_of_squares(more.of);
+        if (lane_index() == 0) store_shared4(way.chunk_sum + step / ROW_CHUNK * 4, __float_as_uint(sum));
+    }
+    __syncthreads();
+    float factor = rsqrtf(mean_of_squares(way.chunk_sums, width) + x.eps);
+    for (int j = 0; j < 8; ++j) values.of[j] = values.of[j] * factor * norm.of[j];
+    share_codes_of<PLANES, SUMS>(values, way, to, 0, 0, true);
+    if (!warp_has_more) return;
+    RowPart weights;
+    values.load_shared(second.row, second.there);
+    weights.load_shared(second.norm, second.there);
+    for (int j = 0; j < 8; ++j) values.of[j] = values.of[j] * factor * weights.of[j];
+    share_codes_of<PLANES, SUMS>(values, way, to, 0, step, second.there);
 }
 
 // What lies beyond a row's last block, up to whole chains: weights are zeros there, so any codes will do, but nothing

@@ -17,16 +17,23 @@ KESTREL_DEVICE float* place_of_output(const ProductFew& args, int taken, int tok
     return lane_index() < TILE && n < args.weights.rows ? y : nullptr;
 }
 
+// What a kernel is for: rows of any kind; a single token's experts that it chooses; a row behind a norm that takes two
+// steps.
+enum OneRow { ANY_ROW, CHOOSING, TWO_STEPS };
+
 // blockIdx.y is the row where there are experts. A group of teams makes SLOTS tiles for a job: of gates with their ups,
 // half of them are gates.
 //
-// CHOOSES: of a single token's experts, which each block chooses for itself from the router's logits. Were they chosen by
+// CHOOSING: of a single token's experts, which each block chooses for itself from the router's logits. Were they chosen by
 // the router, its blocks would have to wait for one another, and this launch for the one that chooses. Gates wait for the
 // logits; what is behind them finds these before its own wait, since they were there when the gates began. Rows of gates
 // are codes, the others' numbers without a norm; outputs are set, without a bias.
-template <int BITS, int PLANES, bool GATES, int SLOTS, bool CHOOSES>
+//
+// TWO_STEPS: one step behind the other, the second would be asked for behind weights, and its norm come from afar.
+template <int BITS, int PLANES, bool GATES, int SLOTS, OneRow FORM>
 KESTREL_DEVICE void product_one(const ProductFew& args) {
     using Stage = Ring<BITS>;
+    const bool CHOOSES = FORM == CHOOSING, WIDE = FORM == TWO_STEPS;
     __shared__ int chosen[MOST_TAKEN];
     __shared__ float4 chunk_sums[MOST_ROW_CHUNKS / 4];
     __shared__ Gate gates[FEW_WARPS][2][FEW_ROUNDS];  // of each group: its warps' sums are kept, and outputs made
@@ -73,6 +80,7 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     const bool has_late = GATES && SLOTS == 4;
     int early = Stage::COUNT - (has_late ? args.late_stages : 0);
     ask_for(0, early);
+    auto ask_late = [&] { if (has_late) ask_for(early, Stage::COUNT); };
     if (lane < 2 * FEW_ROUNDS && of_warp.member == 0 && group < of_warp.groups)
         open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? of_warp.members(weights) : 1);
     RowPart norm;
@@ -80,6 +88,8 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         norm.make_ones();
     else
         norm.load_norm(args.x);
+    SecondStep<3 * Stage::COUNT / 4> second;
+    if (WIDE) second.ask_for_norm(args.x, shared_place(rows.end()), early < Stage::COUNT);
     const RowWay<PLANES> way(args.x, has_experts ? token : 0, chunk_sums, rows);
     share_padding<PLANES>(weights.num_blocks(), rows);
     const int outputs = SLOTS * TILE;
@@ -104,10 +114,10 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
         share_codes<PLANES, false>(args.x.codes, way, token, rows);
     else if (CHOOSES)
         share_numbers<PLANES, false>(args.x, norm, way, rows, [] {});
+    else if (WIDE)
+        share_two_steps<PLANES, false>(args.x, norm, second, way, rows, ask_late);
     else
-        share_rows<PLANES, false>(
-            args.x, norm, way, has_experts ? token : 0, rows, [&] { if (has_late) ask_for(early, Stage::COUNT); }
-        );
+        share_rows<PLANES, false>(args.x, norm, way, has_experts ? token : 0, rows, ask_late);
     __syncthreads();
 
     // One warp of a group makes a round's outputs, another one in each round, while the others go on.
@@ -173,17 +183,19 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     }
 }
 
-#define PRODUCT_ONE(name, bits, planes, gates, slots, chooses)                  \
+#define PRODUCT_ONE(name, bits, planes, gates, slots, form)                     \
     KESTREL_KERNEL_SHARING(name, FEW_THREADS, 2, ProductFew) {                  \
-        product_one<bits, planes, gates, slots, chooses>(args);                 \
+        product_one<bits, planes, gates, slots, form>(args);                    \
     }
 
 #define PRODUCTS_ONE(name, bits, planes)                                        \
-    PRODUCT_ONE(name, bits, planes, false, 1, false)                            \
-    PRODUCT_ONE(name##_choosing, bits, planes, false, 1, true)                  \
-    PRODUCT_ONE(name##_gated, bits, planes, true, 4, false)                     \
-    PRODUCT_ONE(name##_gated_values, bits, planes, true, 2, false)              \
-    PRODUCT_ONE(name##_gated_values_choosing, bits, planes, true, 2, true)
+    PRODUCT_ONE(name, bits, planes, false, 1, ANY_ROW)                          \
+    PRODUCT_ONE(name##_wide, bits, planes, false, 1, TWO_STEPS)                 \
+    PRODUCT_ONE(name##_choosing, bits, planes, false, 1, CHOOSING)              \
+    PRODUCT_ONE(name##_gated, bits, planes, true, 4, ANY_ROW)                   \
+    PRODUCT_ONE(name##_gated_wide, bits, planes, true, 4, TWO_STEPS)            \
+    PRODUCT_ONE(name##_gated_values, bits, planes, true, 2, ANY_ROW)            \
+    PRODUCT_ONE(name##_gated_values_choosing, bits, planes, true, 2, CHOOSING)
 
 #if ONLY_BITS != 4
 PRODUCTS_ONE(product_codes8_int8_one, 8, 1)
