@@ -11,12 +11,12 @@ to have the same bits. Then `--tokens` tokens are written.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
+from card_vs_cpu import logits_of
 
 from engine.checkpoints.model_folder import open_model
 from engine.code_cache import CodeCache
@@ -77,14 +77,6 @@ def take_steps(backend: CudaBackend, kv: Any, prompt: int, tokens: int) -> None:
         logits = backend.forward(ids, cache)
         for _ in range(tokens):
             logits = backend.forward([int(logits.argmax())], cache)
-
-
-def logits_of(backend: CudaBackend, ids: Sequence[int], kv: Any, piece: int) -> torch.Tensor:
-    with closing(backend.new_cache(kv)) as cache:
-        parts = [
-            backend.forward(ids[at : at + piece], cache, all_logits=True) for at in range(0, len(ids), piece)
-        ]
-    return torch.cat(parts)
 
 
 if __name__ == "__main__":

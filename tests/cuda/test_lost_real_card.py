@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from card_process import ROOT, output_of
 
 from engine.cuda.availability import NoCard, find_card
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "models" / "tiny-qwen2"
 
 LOSES_ITS_CARD_IN_MID_ANSWER = f"""
@@ -75,13 +72,5 @@ def test_an_answer_goes_on_on_the_cpu_when_a_real_card_fails_in_the_middle_of_it
     found = find_card()
     if isinstance(found, NoCard):
         pytest.skip(found.reason)
-    done = subprocess.run(
-        [sys.executable, "-c", LOSES_ITS_CARD_IN_MID_ANSWER],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == ["cuda", ["card-lost-meanwhile"], "cpu", True, True, 24]
+    found = output_of(LOSES_ITS_CARD_IN_MID_ANSWER, timeout=240)
+    assert json.loads(found) == ["cuda", ["card-lost-meanwhile"], "cpu", True, True, 24]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from card_process import output_of
 from fake_pycuda import Arguments
 
 from engine.cuda.pycuda_driver import PyCudaDriver
 from engine.errors import OutOfMemoryError
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 DOUBLE = """
 struct Arguments { float* values; int count; };
@@ -173,16 +169,7 @@ def test_a_real_card_reads_what_came_ahead_and_keeps_what_is_still_read() -> Non
 def test_a_real_card_that_was_lost_is_not_tried_again_by_its_process() -> None:
     """In a process of its own, since no other test there could use the card."""
     real_driver().close()
-    done = subprocess.run(
-        [sys.executable, "-c", LOSES_ITS_CARD],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    lost, code, message = done.stdout.splitlines()
+    lost, code, message = output_of(LOSES_ITS_CARD).splitlines()
     assert (lost, code) == ("lost", "card-failed")
     assert "failed earlier in this program (an illegal memory access was encountered (" in message
     real_driver().close()  # other processes can use it as before
@@ -227,7 +214,4 @@ EXITS = {
 def test_a_process_that_used_a_real_card_ends_cleanly(how: str) -> None:
     real_driver().close()
     script = f"import threading\nfrom engine.cuda.availability import open_card\n{EXITS[how]}\n"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert output_of(script) == ""
