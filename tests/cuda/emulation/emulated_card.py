@@ -103,7 +103,8 @@ _libraries: dict[bytes, KernelLibrary] = {}  # of this process: code is never un
 
 class EmulatedCard:
     """See the module. compute_capability, multiprocessors: what the card says of itself. Kernels are compiled
-    for its compute capability, and a block may have as much shared memory as on such a card.
+    for its compute capability, and a block may have as much shared memory as on such a card. Blocks may wait
+    for others of their launch, fewer at once than it has multiprocessors while others haven't begun.
     """
 
     def __init__(
@@ -398,6 +399,7 @@ class EmulatedCard:
             order_seed=self.order_seed,
             time_limit_s=self.time_limit_s,
             most_shared_bytes=_most_shared_bytes(self._compute_capability),
+            multiprocessors=self._multiprocessors,
         )
         if kernel.launch(ctypes.addressof(arguments), *grid, block, shared_bytes) != 0:
             self._faulty_kernel = True

@@ -4,6 +4,8 @@
 // goes on, without the system's help. So between two barriers the threads of a block run one after the other, and
 // whoever reads what another writes without a barrier between the two reads poison, or depends on the order, which a
 // seed changes.
+//
+// A block whose threads all wait, some of them for other blocks, is left as it is, and goes on later: see aside.h.
 #pragma once
 
 #include <setjmp.h>
@@ -36,7 +38,7 @@ static const unsigned char GUARD[2] = {0xfb, 0xff};   // the same, and another o
 
 static const char* const NAMES[] = {
     "", "__syncthreads", "__syncwarp", "__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync", "__shfl_down_sync",
-    "__ballot_sync", "__any_sync", "__all_sync", "mma_s8"};
+    "__ballot_sync", "__any_sync", "__all_sync", "mma_s8", "wait_until_all"};
 
 struct Copy {  // 16 bytes that are on their way
     void* target;
@@ -58,7 +60,11 @@ struct Fiber : Seat {
     uint64_t value;    // that it brings, or where it is
     uint64_t result;
     Together together;
+    const unsigned* counter;  // until this is 0
 };
+
+struct Worker;
+struct Crew;
 
 struct Launch {
     const Kernel* kernel;
@@ -67,23 +73,26 @@ struct Launch {
     unsigned block, shared_bytes;
     uint64_t num_blocks, seed;
     std::vector<uint32_t> order;  // of the blocks; empty: as they are numbered
-    std::atomic<uint64_t> next{0};
+    std::atomic<uint64_t> next{0}, ended{0};
     std::atomic<bool> failed{false};
     std::mutex mutex;
-    std::string error;  // the first
+    std::string error;           // the first
+    std::mutex aside_mutex;
+    std::vector<Worker*> aside;  // whose blocks wait for others
 };
 
 struct Worker : View {
-    Launch* launch;
+    Crew* crew;
+    Launch* launch;   // null: it has no block
     void* scheduler;  // stack pointer of what runs the fibers
     unsigned threads, warps, living, at_barrier;
     uint32_t ready[MOST_WARPS], alive[MOST_WARPS], waiting[MOST_WARPS];
     uint64_t random;
     unsigned num_stacks, num_free;
     int free_stacks[MOST_THREADS];
-    sigjmp_buf on_fault;
     Copies* copies;  // of each thread
     unsigned char* shared_end;  // of the region of its shared memory
+    std::vector<char> shared_aside;  // `__shared__` variables of a block that was put aside
     Fiber fibers[MOST_THREADS];
 };
 static_assert(MOST_SHARED + 16 + 2 * SHARED_GUARD <= SHARED_REGION, "the most that a block may have has room");
@@ -250,6 +259,16 @@ void let_others_run() {
     kestrel_switch(&from->stack_pointer, entry_of(w, to));
 }
 
+void wait_for_zero(const unsigned* counter, Place place) {
+    Worker* w = worker();
+    Fiber* fiber = current(w);
+    fiber->waits = WAIT_UNTIL_ALL;
+    fiber->counter = counter;
+    fiber->place = place;
+    w->ready[fiber->warp] &= ~(1u << fiber->lane);
+    wait(w);
+}
+
 // All living threads of the block have come to the barrier: lets them go on.
 inline void release_block(Worker* w) {
     const Fiber* first = nullptr;
@@ -411,13 +430,13 @@ inline std::string deadlock(const Worker* w) {
         if (!(w->alive[fiber.warp] >> fiber.lane & 1)) continue;
         if (last && last->waits == fiber.waits && same(last->place, fiber.place)) continue;
         message += text("%s thread %u and after at %s, ", told++ ? ";" : "", i, NAMES[fiber.waits]) + text(fiber.place);
-        if (fiber.waits != SYNCTHREADS) message += text(" (lanes %08x)", fiber.mask);
+        if (fiber.waits != SYNCTHREADS && fiber.waits != WAIT_UNTIL_ALL) message += text(" (lanes %08x)", fiber.mask);
         last = &fiber;
     }
     return message;
 }
 
-inline void run_block(Worker* w, uint64_t number) {
+inline void begin_block(Worker* w, uint64_t number) {
     Launch* launch = w->launch;
     const Triple& grid = launch->grid;
     w->block = {(unsigned)(number % grid.x), (unsigned)(number / grid.x % grid.y), (unsigned)(number / grid.x / grid.y)};
@@ -442,10 +461,13 @@ inline void run_block(Worker* w, uint64_t number) {
         w->copies[i].pending.clear();
         w->copies[i].groups.clear();
     }
+}
+
+// Until all threads of its block have ended, or those that haven't wait.
+inline void run_block(Worker* w) {
     Fiber* first = next_ready(w, 0, 0);
     w->current = first;
     kestrel_switch(&w->scheduler, entry_of(w, first));
-    if (w->living && !launch->failed) record(launch, deadlock(w));
 }
 
 }  // namespace kestrel_machine

@@ -263,6 +263,10 @@ inline unsigned atomicInc(unsigned* address, unsigned last) {
     return kestrel_change(address, [last](unsigned before) { return before >= last ? 0 : before + 1; });
 }
 inline unsigned count_arrival(unsigned* count, unsigned last) { return atomicInc(count, last); }
+inline void wait_until_all(const unsigned* count, KESTREL_PLACE) {
+    while (__atomic_load_n(count, __ATOMIC_ACQUIRE) != 0) kestrel_machine::wait_for_zero(count, {file, line});
+    kestrel_fence();
+}
 template <typename T>
 inline T atomicMax(T* address, T value) {
     return kestrel_change(address, [value](T before) { return before > value ? before : value; });

@@ -27,6 +27,7 @@ class KernelLibrary:
         self._library.kestrel_set_order.argtypes = [ctypes.c_uint64]
         self._library.kestrel_set_time_limit.argtypes = [ctypes.c_uint]
         self._library.kestrel_set_most_shared.argtypes = [ctypes.c_uint]
+        self._library.kestrel_set_processors.argtypes = [ctypes.c_uint]
         self._damaged = self._library.kestrel_damaged
         self._damaged.restype = ctypes.c_int64
         self._damaged.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64]
@@ -40,11 +41,14 @@ class KernelLibrary:
         launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 5]
         return EmulatedKernel(name, size, launch, self)
 
-    def set_up(self, *, order_seed: int, time_limit_s: int, most_shared_bytes: int) -> None:
+    def set_up(
+        self, *, order_seed: int, time_limit_s: int, most_shared_bytes: int, multiprocessors: int
+    ) -> None:
         """For launches after this."""
         self._library.kestrel_set_order(order_seed)
         self._library.kestrel_set_time_limit(time_limit_s)
         self._library.kestrel_set_most_shared(most_shared_bytes)
+        self._library.kestrel_set_processors(multiprocessors)
 
     def error(self) -> str:
         """Of the last launch that failed; a place in the code becomes a line, if that can be found."""

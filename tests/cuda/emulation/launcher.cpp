@@ -12,17 +12,32 @@
 #include <condition_variable>
 #include <thread>
 
+#include "aside.h"
 #include "checks.h"
-#include "fibers.h"
 
 namespace kestrel_machine {
 
-static const unsigned MOST_WORKERS = 8;
+static const unsigned MOST_CREWS = 8, MOST_WORKERS = 128;
 static const int TIME_IS_UP = SIGURG;  // ignored by whoever doesn't wait for it
 static const unsigned NUM_FAULTS = 4;
 static const int FAULTS[NUM_FAULTS] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
-inline Worker* new_worker() {
+// A thread of the processor, and what it runs blocks on: of these one runs, and the others wait for other blocks.
+struct Crew {
+    pthread_t thread;
+    std::atomic<Launch*> launch{nullptr};
+    std::vector<Worker*> workers;
+    sigjmp_buf on_fault;
+};
+
+static Crew crews[MOST_CREWS];
+static std::atomic<Worker*> workers[MOST_WORKERS];  // of all crews
+static std::atomic<unsigned> num_workers{0};
+
+// Null: there are too many.
+inline Worker* new_worker(Crew* crew) {
+    unsigned index = num_workers++;
+    if (index >= MOST_WORKERS) return nullptr;
     size_t bytes = 2 * REGION;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     char* start = (char*)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -35,7 +50,9 @@ inline Worker* new_worker() {
     char* shared = (char*)mmap(nullptr, 3 * SHARED_REGION, PROT_NONE, flags, -1, 0);
     if (shared == MAP_FAILED || mprotect(shared + SHARED_REGION, SHARED_REGION, PROT_READ | PROT_WRITE)) abort();
     worker->shared_end = (unsigned char*)shared + 2 * SHARED_REGION;
-    return worker;
+    worker->crew = crew;
+    crew->workers.push_back(worker);
+    return workers[index] = worker;
 }
 
 // --- shared memory ----------------------------------------------------------------------------------------------------
@@ -96,8 +113,6 @@ inline const char* damage_to_shared(const Worker* worker) {
 
 // --- faults -----------------------------------------------------------------------------------------------------------
 
-static std::atomic<Worker*> workers[MOST_WORKERS];
-static pthread_t threads[MOST_WORKERS];
 static struct sigaction handlers_before[NUM_FAULTS];
 
 inline Worker* worker_of_stack(uintptr_t address) {
@@ -132,7 +147,7 @@ inline void on_fault(int signal, siginfo_t* information, void* context) {
         else
             message += text("bad address %p", information->si_addr);
         record(worker->launch, message + text(" [code +0x%zx]", (size_t)(code - (uintptr_t)library.dli_fbase)));
-        siglongjmp(worker->on_fault, 1);
+        siglongjmp(worker->crew->on_fault, 1);
     }
     if (signal == TIME_IS_UP) return;  // it has just ended
     const struct sigaction* before = nullptr;
@@ -164,24 +179,68 @@ inline stack_t new_signal_stack() {
 
 // --- launches ---------------------------------------------------------------------------------------------------------
 
-// Runs blocks until none are left.
-inline void work(Worker* worker, Launch* launch) {
-    char* variables = &shared_anchor - shared_range().before;
+// With a block that nobody has begun. Null: there is none.
+inline Worker* begin_next(Crew* crew, Launch* launch, char* variables) {
+    uint64_t index = launch->next++;
+    if (index >= launch->num_blocks) return nullptr;
+    Worker* worker = nullptr;
+    for (Worker* each : crew->workers)
+        if (!each->launch) worker = each;
+    if (!worker) worker = new_worker(crew);
+    if (!worker) {
+        record(launch, text("kernel %s: more than %u blocks at once", launch->kernel->name, MOST_WORKERS));
+        return nullptr;
+    }
     worker->launch = launch;
     worker->dynamic = worker->shared_end - SHARED_GUARD - (launch->shared_bytes + 15) / 16 * 16;
     worker->dimensions = {launch->block, 1, 1};
     worker->grid = launch->grid;
-    if (sigsetjmp(worker->on_fault, 0) == 0) {
-        while (!launch->failed) {
-            uint64_t index = launch->next++;
-            if (index >= launch->num_blocks) break;
-            uint64_t number = launch->order.empty() ? index : launch->order[index];
-            poison_shared(worker, variables);
-            run_block(worker, number);
+    poison_shared(worker, variables);
+    begin_block(worker, launch->order.empty() ? index : launch->order[index]);
+    return worker;
+}
+
+// With a block that can go on. Null: there is none any more, or the launch has failed.
+inline Worker* next_worker(Crew* crew, Launch* launch, char* variables) {
+    while (!launch->failed) {
+        if (Worker* worker = take_back(launch, crew, variables)) return worker;
+        std::string reason = hopeless(launch);
+        if (!reason.empty()) {
+            record(launch, reason);
+            break;
+        }
+        if (Worker* worker = begin_next(crew, launch, variables)) return worker;
+        bool waits = false;
+        for (const Worker* each : crew->workers) waits |= each->launch != nullptr;
+        if (!waits) break;
+        usleep(20);  // for blocks of other crews
+    }
+    return nullptr;
+}
+
+// Runs blocks until none are left.
+inline void work(Crew* crew, Launch* launch) {
+    char* variables = &shared_anchor - shared_range().before;
+    crew->launch = launch;
+    if (sigsetjmp(crew->on_fault, 0) == 0) {
+        while (Worker* worker = next_worker(crew, launch, variables)) {
+            run_block(worker);
             if (const char* damage = damage_to_shared(worker)) record(launch, where(worker) + damage);
+            if (launch->failed) break;
+            if (!worker->living) {
+                worker->launch = nullptr;
+                ++launch->ended;
+            } else if (waits_for_others(worker)) {
+                put_aside(worker, variables, shared_range().bytes);
+            } else {
+                record(launch, deadlock(worker));
+            }
         }
     }
-    worker->launch = nullptr;
+    std::lock_guard<std::mutex> lock(launch->aside_mutex);
+    if (launch->failed) launch->aside.clear();
+    for (Worker* each : crew->workers) each->launch = nullptr;
+    crew->launch = nullptr;
 }
 
 static std::atomic<time_t> time_limit{120};  // seconds
@@ -191,9 +250,8 @@ public:
     Pool() {
         cpu_set_t allowed;
         unsigned cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-        num_workers_ = cores < MOST_WORKERS ? cores : MOST_WORKERS;
-        for (unsigned i = 0; i < num_workers_; ++i) workers[i] = new_worker();
-        for (unsigned i = 1; i < num_workers_; ++i) std::thread(&Pool::help, this, workers[i].load(), i).detach();
+        num_crews_ = cores < MOST_CREWS ? cores : MOST_CREWS;
+        for (unsigned i = 1; i < num_crews_; ++i) std::thread(&Pool::help, this, &crews[i]).detach();
         signal_stack_ = new_signal_stack();
         catch_faults();
         std::thread(&Pool::watch, this).detach();
@@ -201,7 +259,7 @@ public:
 
     void run(Launch* launch) {
         std::lock_guard<std::mutex> one_at_a_time(running_);
-        bool helped = launch->num_blocks > 1 && num_workers_ > 1;
+        bool helped = launch->num_blocks > 1 && num_crews_ > 1;
         if (helped) {
             std::lock_guard<std::mutex> lock(mutex_);
             launch_ = launch;
@@ -210,9 +268,9 @@ public:
         if (helped) started_.notify_all();
         stack_t before;
         sigaltstack(&signal_stack_, &before);
-        threads[0] = pthread_self();
+        crews[0].thread = pthread_self();
         started_at_ = now();
-        work(workers[0], launch);
+        work(&crews[0], launch);
         sigaltstack(&before, nullptr);
         if (helped) {
             std::unique_lock<std::mutex> lock(mutex_);
@@ -235,13 +293,13 @@ private:
             usleep(250'000);
             time_t started = started_at_;
             if (!started || now() - started <= time_limit) continue;
-            for (unsigned i = 0; i < num_workers_; ++i)
-                if (workers[i].load()->launch) pthread_kill(threads[i], TIME_IS_UP);
+            for (unsigned i = 0; i < num_crews_; ++i)
+                if (crews[i].launch) pthread_kill(crews[i].thread, TIME_IS_UP);
         }
     }
 
-    void help(Worker* worker, unsigned index) {
-        threads[index] = pthread_self();
+    void help(Crew* crew) {
+        crew->thread = pthread_self();
         stack_t stack = new_signal_stack();
         sigaltstack(&stack, nullptr);
         uint64_t seen = 0;
@@ -252,7 +310,7 @@ private:
             Launch* launch = launch_;
             ++helping_;
             lock.unlock();
-            work(worker, launch);
+            work(crew, launch);
             lock.lock();
             if (--helping_ == 0) ended_.notify_one();
         }
@@ -263,7 +321,7 @@ private:
     std::atomic<time_t> started_at_{0};  // 0: nothing runs
     Launch* launch_ = nullptr;
     uint64_t generation_ = 0;
-    unsigned helping_ = 0, num_workers_;
+    unsigned helping_ = 0, num_crews_;
     stack_t signal_stack_;
 };
 
@@ -321,6 +379,9 @@ KESTREL_EXPORT void kestrel_set_order(uint64_t seed) { kestrel_machine::order_se
 KESTREL_EXPORT void kestrel_set_most_shared(unsigned bytes) {
     kestrel_machine::most_shared = bytes < kestrel_machine::MOST_SHARED ? bytes : kestrel_machine::MOST_SHARED;
 }
+
+// Of so many processors the card is: as many blocks it surely runs at once.
+KESTREL_EXPORT void kestrel_set_processors(unsigned count) { kestrel_machine::processors = count; }
 
 // After so many seconds a launch fails.
 KESTREL_EXPORT void kestrel_set_time_limit(unsigned seconds) { kestrel_machine::time_limit = seconds; }

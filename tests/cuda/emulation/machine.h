@@ -11,7 +11,9 @@ struct Triple {
     unsigned x, y, z;
 };
 
-enum Operation { NONE, SYNCTHREADS, SYNCWARP, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, SHUFFLE_DOWN, BALLOT, ANY, ALL, MMA_S8 };
+enum Operation {
+    NONE, SYNCTHREADS, SYNCWARP, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, SHUFFLE_DOWN, BALLOT, ANY, ALL, MMA_S8, WAIT_UNTIL_ALL
+};
 
 struct Place {  // in the kernel's text
     const char* file;
@@ -49,6 +51,9 @@ void do_together(Operation operation, Together what, void* mine, Place place);
 
 // Another warp goes on, if one can. For whoever looks again and again for what others do.
 void let_others_run();
+
+// Until a counter that other blocks of the launch change is 0. Meanwhile these go on, and others begin.
+void wait_for_zero(const unsigned* counter, Place place);
 
 // 16 bytes that arrive as late as they may: when `finish_copies` leaves fewer groups on their way.
 void start_copy(void* target, const void* source);
