@@ -193,6 +193,7 @@ class CodeAttention(ctypes.Structure):
         window=_INT,
         rows=_INT,
         rotated=_INT,
+        joining=_INT,
         scale=_FLOAT,
         eps=_FLOAT,
     )

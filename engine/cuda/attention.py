@@ -68,6 +68,13 @@ def splits_at_once(spec: AttentionSpec, shape: StepShape) -> int:
     return min(shape.splits, (spec.window + tokens - 1 + SPLIT - 2) // SPLIT + 1)
 
 
+def joining_blocks(kv_heads: int, multiprocessors: int) -> int:
+    """How many blocks of each head of keys and values may put a token's splits together. All but the last of
+    them wait for others, which may not have begun: a processor has to be left for these.
+    """
+    return 1 + (multiprocessors - 1) // kv_heads
+
+
 def _suits_tensor_cores(spec: AttentionSpec) -> bool:
     width, rotated = spec.head_dim, spec.rope.dim
     return width % _WIDTH_UNIT == 0 and width <= _ROWS_WIDTHS[-1] and rotated % _ROTATED_UNIT == 0
@@ -185,6 +192,7 @@ class AttentionRunner:
             window=spec.window or 0,
             rows=shape.rows,
             rotated=spec.rope.dim,
+            joining=joining_blocks(spec.num_kv_heads, self._kernels.card.multiprocessors),
             scale=spec.scale,
             eps=self._eps,
         )

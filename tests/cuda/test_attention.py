@@ -101,25 +101,31 @@ def test_room_for_more_splits_changes_nothing(make_attention: MakeAttention) -> 
 
 
 MANY_SPLITS = [
-    (10, 8, 128, None),  # as many as a warp has on their way
-    (20, 2, 32, None),  # as many where few heads are put together
-    (21, 5, 128, None),
+    (2, 1, 64, None),
+    (2, 4, 128, None),  # fewer splits than heads
+    (2, 8, 64, None),
+    (3, 8, 96, 256 + 100),
+    (8, 8, 128, None),  # as many
+    (4, 4, 32, 3 * 256),
+    (5, 4, 64, None),  # one more
+    (20, 2, 32, None),
     (33, 4, 96, None),
-    (40, 10, 64, None),  # more heads than warps
+    (12, 10, 64, None),  # more heads than the other kernel takes
+    (2, 3, 160, None),  # heads of two chunks, one of them of 32 features
+    (6, 3, 256, None),
+    (11, 2, 512, 256 * 8 + 9),
     (41, 2, 160, 256 * 24 + 9),
-    (65, 3, 32, None),  # more than a warp finds the factors of at once
+    (65, 3, 32, None),  # more than are put together at once
     (70, 1, 64, 256 * 41 + 255),
     (130, 2, 32, None),
 ]
 
 
-@pytest.mark.parametrize(("splits", "heads", "width", "window"), MANY_SPLITS)
-def test_many_splits_become_one(
-    splits: int, heads: int, width: int, window: int | None, make_attention: MakeAttention
-) -> None:
-    """The same pages, of three splits, lie at many places."""
-    first = 256 * (splits - 1)
-    bench = make_attention(spec_of(heads, 1, width, window=window), context=first + 5)
+def same_behind_many(bench: AttentionBench, splits: int) -> torch.Tensor:
+    """Five rows of the last of so many splits, after tokens had the same bits alone and together. The same
+    pages, of three splits, lie at many places.
+    """
+    first, spec = 256 * (splits - 1), bench.spec
     base, rows = bench.new_pages(768), bench.rows(773)
     bench.attend(rows[:768], base, first=0)
     found = []
@@ -127,10 +133,47 @@ def test_many_splits_become_one(
         ends = bench.new_pages(5)
         pages = Pages((base.addresses * splits)[: 4 * (splits - 1)] + ends.addresses, base.page_bytes)
         found.append(run_in(bench, rows[768:], pages, steps, first=first))
-        assert agrees(found[-1], bench.expected(rows[768:], pages, first=first), width)
+        assert agrees(found[-1], bench.expected(rows[768:], pages, first=first), spec.head_dim)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
-    assert bench.get(bench.space.arrivals, 1, dtype=torch.int32).tolist() == [0]
+    counters = bench.get(bench.space.arrivals, spec.num_kv_heads, dtype=torch.int32)
+    assert not counters.any()
+    return found[0]
+
+
+@pytest.mark.parametrize(("splits", "heads", "width", "window"), MANY_SPLITS)
+def test_many_splits_become_one(
+    splits: int, heads: int, width: int, window: int | None, make_attention: MakeAttention
+) -> None:
+    spec = spec_of(heads, 1, width, window=window)
+    same_behind_many(make_attention(spec, context=256 * max(splits, 3), card={"multiprocessors": 64}), splits)
+
+
+@pytest.mark.parametrize(
+    ("splits", "heads", "kv_heads", "width"), [(9, 4, 2, 64), (3, 8, 1, 128), (6, 3, 1, 256)]
+)
+def test_whichever_blocks_come_last_put_splits_together(
+    splits: int, heads: int, kv_heads: int, width: int, make_attention: MakeAttention
+) -> None:
+    found = []
+    for seed in range(4):
+        card = {"order_seed": seed, "multiprocessors": 64}
+        bench = make_attention(spec_of(heads, kv_heads, width), context=256 * max(splits, 3), card=card)
+        found.append(same_behind_many(bench, splits))
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(16, 2, 64), (16, 1, 32), (2, 1, 512)])
+def test_blocks_that_wait_leave_a_processor_to_others(
+    heads: int, kv_heads: int, width: int, make_attention: MakeAttention
+) -> None:
+    """However few a card has: it fails where too many wait."""
+    found = []
+    for multiprocessors in (1, 2, 4, 7, 64):
+        card = {"multiprocessors": multiprocessors}
+        bench = make_attention(spec_of(heads, kv_heads, width), context=256 * 10, card=card)
+        found.append(same_behind_many(bench, 10))
+    assert all(torch.equal(each, found[0]) for each in found)
 
 
 @pytest.mark.parametrize("form", ["int8", "native"])

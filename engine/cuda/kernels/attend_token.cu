@@ -1,8 +1,8 @@
 // Attention of one token over 8-bit pages, from the row that the QKV product left to what the output product reads. A
 // block has a head of keys and values (blockIdx.x), with all query heads that share it, and a split; the block that has
-// the token's own split writes its keys and values first. Blocks begin in the order of their numbers: those of that split
-// first, and those last for which there is no split yet. Where there are several splits, the last block of a head to
-// arrive puts them together.
+// the token's own split writes its keys and values first. Blocks begin in the order of their numbers: those of that
+// split first, and those last for which there is no split yet. Where there are several splits, the last blocks of a head
+// to arrive put them together: see join_token.cuh.
 //
 // What counts is how long one step waits for the other: whatever doesn't depend on the row is asked for before it is
 // there, and a warp that has no tokens goes from barrier to barrier.
@@ -327,10 +327,7 @@ KESTREL_DEVICE void attend_token(const CodeAttention& args) {
     // on some, none on others. The join takes longer than they take to begin.
     __syncthreads();
     let_next_start();
-    if (PIECES == 1 && block.group <= FEW_HEADS)
-        join_at_last<PIECES, 4>(args, block, memory.join);
-    else
-        join_at_last<PIECES, 2>(args, block, memory.join);
+    join_at_last<PIECES>(args, block, memory.join);
 }
 
 // Of heads up to 128 wide of which up to 8 share keys and values; and of any.

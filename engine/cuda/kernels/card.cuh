@@ -187,6 +187,13 @@ KESTREL_DEVICE uint32 count_arrival(uint32* count, uint32 last) {
     return before;
 }
 
+// Until whoever counts last has counted, for one who has before. What all those have written is there behind it. Who
+// hasn't begun may need the room of a block that waits: so fewer of these may do so than the card has processors.
+KESTREL_DEVICE void wait_until_all(const uint32* count) {
+    uint32 there = 1;
+    while (there != 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(count) : "memory");
+}
+
 // 16, 8 and 4 bytes of global memory, or an address there, where the compiler can't know that they are there.
 KESTREL_DEVICE uint4 load_global16(const void* address) {
     uint4 value;

@@ -1,5 +1,7 @@
-// One token's splits become one: what a block of `attend_token` is about, and how the last block of a head to arrive puts
-// together what all of them have left.
+// One token's splits become one: what a block of `attend_token` is about, and how the last blocks of a head of keys and
+// values to arrive put together what all of them have left. As many do that as it has query heads, one of these each:
+// a single one would wait for all of it to be fetched by one processor. Those that aren't the very last one wait for it.
+// Blocks that haven't begun need room meanwhile, so not more may wait than `joining` of the arguments allows.
 #pragma once
 
 #include "attention_codes.cuh"
@@ -7,13 +9,8 @@
 static const int HEAD_SET = 8;  // query heads at once: bytes of theirs and of what is left fill a tile
 static_assert(CHUNK == 4 * WARP && HEAD_SET <= SPLIT_WARPS, "a warp has a head's chunk, four features a lane");
 
-// When splits are put together.
-static const int RING_SPLITS = 80;   // on their way, of all warps
-static const int RING_STEPS = 5;     // of a warp, see SplitRing
-static const int FEW_HEADS = 4;      // where they have twice the room
-static_assert(RING_SPLITS == SPLIT_WARPS * 2 * RING_STEPS && RING_SPLITS == FEW_HEADS * 4 * RING_STEPS, "rings");
-static const int LANE_JOINTS = 2;    // next to each other
-static const int JOINTS = LANE_JOINTS * WARP;
+static const int LANE_JOINTS = 2;              // splits next to each other
+static const int JOINTS = LANE_JOINTS * WARP;  // so many are put together at once
 
 // What a block has to do.
 struct TokenBlock {
@@ -48,35 +45,12 @@ KESTREL_DEVICE float* split_numbers(const CodeAttention& args) {
     return args.partials + (int64)rows * args.layout.width;
 }
 
-// What there is in its place when splits are put together.
+// What there is in shared memory when splits are put together: of splits that follow each other, sums of a head's
+// chunk, four features a lane, and sums of weights.
 struct JoinShared {
-    float4 slots[RING_SPLITS][WARP];       // sums: of each split four features a lane
-    Joint joints[SPLIT_WARPS][JOINTS];     // of a warp's head, and splits that follow each other
-    float totals[SPLIT_WARPS][JOINTS];     // of those, sums of weights
-};
-
-// Splits of a head on their way to a warp, four features a lane, STEP of them at a time: some are asked for ahead of
-// those that are added. Lanes read what they have asked for themselves.
-template <int STEP>
-struct SplitRing {
-    static const int SIZE = STEP * RING_STEPS;
-    float4 (*slots)[WARP];
-    const float* from;
-    int width, left;  // left: splits from there on; 0 for lanes that have no features
-    int slot;
-
-    KESTREL_DEVICE SplitRing(float4 (*slots)[WARP], const float* from, int splits, int width)
-        : slots(slots), from(from), width(width), left(splits), slot(0) {}
-
-    // For the next few. Copies are a group, also where there are none.
-    KESTREL_DEVICE void ask() {
-        for (int i = 0; i < STEP; ++i)
-            if (i < left) copy_async16(&slots[slot + i][lane_index()], from + i * width);
-        commit_copies();
-        from += STEP * width;
-        left -= STEP;
-        slot = slot + STEP == SIZE ? 0 : slot + STEP;
-    }
+    float4 sums[JOINTS][WARP];
+    Joint joints[JOINTS];
+    float totals[JOINTS];
 };
 
 // How a head's next splits are put together, by a warp. so_far: the largest score before them, then with them.
@@ -104,86 +78,67 @@ KESTREL_DEVICE void load_numbers(float2 (&numbers)[LANE_JOINTS], const float2* f
     }
 }
 
-// All splits of a head become one, up to 128 features from `first` on, by a warp that waits for no other. What can be
-// known before they are all there is found when this is made.
-template <int STEP>
-struct SplitJoin {
-    const float2* numbers;
-    const float* from;
-    int width, splits, column;
-    bool there;
-
-    KESTREL_DEVICE SplitJoin(const CodeAttention& args, const TokenBlock& block, int head, int first)
-        : width(block.width), splits(block.last - block.first + 1) {
-        int32 first_split = head * gridDim.y + block.first;
-        int feature = first + 4 * lane_index();
-        numbers = (const float2*)split_numbers(args) + first_split;
-        from = args.partials + (int64)first_split * width + feature;
-        column = head * width + feature;
-        there = feature < width;
-    }
-
-    KESTREL_DEVICE void run(const CodeAttention& args, JoinShared& shared) const {
-        int lane = lane_index(), warp = warp_index();
-        Joint* joints = shared.joints[warp];
-        float* totals = shared.totals[warp];
-        SplitRing<STEP> ring(shared.slots + warp * SplitRing<STEP>::SIZE, from, there ? splits : 0, width);
-        float2 own[LANE_JOINTS];
-        load_numbers(own, numbers, LANE_JOINTS * lane, splits);
+// All splits of a head become one, up to 128 features from `first` on, by a block. Little text does that: most
+// processors come to it so rarely that they have to fetch it first.
+KESTREL_DEVICE void join_head(
+    const CodeAttention& args, const TokenBlock& block, int head, int first, JoinShared& shared
+) {
+    int splits = block.last - block.first + 1, width = block.width, warp = warp_index(), lane = lane_index();
+    int32 first_split = head * gridDim.y + block.first;
+    const float2* numbers = (const float2*)split_numbers(args) + first_split;
+    const float* from = args.partials + (int64)first_split * width + first + 4 * lane;
+    int feature = first + threadIdx.x;  // of this thread, in the end
+    float so_far = minus_infinity(), total = 0.0f, sum = 0.0f;
 #pragma unroll 1
-        for (int i = 0; i < RING_STEPS; ++i) ring.ask();
-        float so_far = minus_infinity(), total = 0.0f, sums[4] = {};
+    for (int start = 0; start < splits; start += JOINTS) {
+        int count = min(JOINTS, splits - start);
+        if (start > 0) __syncthreads();  // all have read what is overwritten now
 #pragma unroll 1
-        for (int split = 0; split < splits; split += STEP) {
-            int at = split % JOINTS;
-            if (at == 0) {
-                __syncwarp();  // all lanes have read what is overwritten now
-                find_joints(joints, totals, own, so_far);
-                load_numbers(own, numbers, split + JOINTS + LANE_JOINTS * lane, splits);
-                __syncwarp();
-            }
-            wait_copies<RING_STEPS - 1>();
-            Joint joint[STEP];
-            float weights[STEP];
-            float4 more[STEP];
-            for (int i = 0; i < STEP; ++i) {  // beyond the last one it is something or other
-                joint[i] = joints[at + i];
-                weights[i] = totals[at + i];
-                more[i] = ring.slots[ring.slot + i][lane];
-            }
-            for (int i = 0; i < STEP; ++i) {
-                if (split + i >= splits) continue;
-                total = joint[i].join(total, weights[i]);
-                sums[0] = joint[i].join(sums[0], more[i].x);
-                sums[1] = joint[i].join(sums[1], more[i].y);
-                sums[2] = joint[i].join(sums[2], more[i].z);
-                sums[3] = joint[i].join(sums[3], more[i].w);
-            }
-            ring.ask();
+        for (int i = warp; i < count; i += SPLIT_WARPS)
+            if (first + 4 * lane < width) copy_async16(&shared.sums[i][lane], from + (start + i) * width);
+        commit_copies();
+        if (warp == 0) {
+            float2 own[LANE_JOINTS];
+            load_numbers(own, numbers, start + LANE_JOINTS * lane, splits);
+            find_joints(shared.joints, shared.totals, own, so_far);
         }
-        float part = 1.0f / total;
-        for (int i = 0; i < 4; ++i) sums[i] *= part;
-        store_four(args.out, 0, column, there, sums);
+        wait_copies<0>();
+        __syncthreads();
+        if (threadIdx.x >= CHUNK || feature >= width) continue;
+#pragma unroll 4
+        for (int i = 0; i < count; ++i) {
+            Joint joint = shared.joints[i];
+            total = joint.join(total, shared.totals[i]);
+            sum = joint.join(sum, ((const float*)shared.sums[i])[threadIdx.x]);
+        }
     }
-};
+    if (threadIdx.x < CHUNK && feature < width)
+        store_activation(args.out, 0, head * width + feature, sum * (1.0f / total));
+}
 
-// The last block of a head to arrive puts the splits together. STEP: one for which the ring has room.
-template <int PIECES, int STEP>
+// Each of the last blocks to arrive has a query head, or a chunk of one, and further ones where there are more of these
+// than blocks that may join.
+template <int PIECES>
 KESTREL_DEVICE void join_at_last(const CodeAttention& args, const TokenBlock& block, JoinShared& shared) {
-    __shared__ uint32 arrived;
-    uint32 others = block.last - block.first;
+    __shared__ int arrived;
+    int splits = block.last - block.first + 1;
     int chunks = PIECES == 1 ? 1 : (block.width + CHUNK - 1) / CHUNK, jobs = block.group * chunks;
-    int head = block.kv_head * block.group, job = warp_index();
-    SplitJoin<STEP> join(args, block, head + job / chunks, job % chunks * CHUNK);
+    int joining = min(min(jobs, splits), args.joining), head = block.kv_head * block.group;
+    uint32* arrivals = args.arrivals + block.kv_head;
     __syncthreads();
-    if (threadIdx.x == 0) arrived = count_arrival(args.arrivals + block.kv_head, others);
+    if (threadIdx.x == 0) {
+        int before = (int)count_arrival(arrivals, splits - 1);
+        if (before >= splits - joining && before < splits - 1) wait_until_all(arrivals);
+        arrived = before;
+    }
     __syncthreads();
-    if (arrived != others) return;
+    int job = arrived - (splits - joining);
+    if (job < 0) return;
 #pragma unroll 1
-    while (job < jobs) {
-        join.run(args, shared);
-        job += SPLIT_WARPS;
-        if (PIECES == 1) return;
-        join = SplitJoin<STEP>(args, block, head + job / chunks, job % chunks * CHUNK);
+    for (;;) {
+        join_head(args, block, head + job / chunks, job % chunks * CHUNK, shared);
+        job += joining;
+        if (job >= jobs) return;
+        __syncthreads();  // all have read what is overwritten now
     }
 }
