@@ -188,6 +188,29 @@ def test_gates_of_a_prompt_come_in_8_bits_and_are_not_written_as_numbers(
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("columns", [96, 4160])
+@pytest.mark.parametrize(
+    ("rows", "kind"), [(1, "one_gated_values"), (9, "short"), (32, "medium")], ids=["1", "9", "32"]
+)
+def test_gates_stay_numbers_where_numbers_are_multiplied_with_them(
+    rows: int, kind: str, columns: int, form: Activations, make: MakeProducts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind a row that takes two steps, of which this kernel has no form of its own."""
+    monkeypatch.setattr("engine.cuda.many_rows._DENSE", ("medium",))
+    products, width = make(form), 96
+    bench = products.bench
+    linear = bench.linear(one_matrix(2 * width, columns, bits=4))
+    source, _ = products.normed(random(rows, columns, seed=5), 1 + random(columns, seed=3) / 4)
+    sums = bench.put(products.run(linear, source, rows=rows))
+    found, expected = (products.space.gated.of(width, values=True, planes=0) for _ in range(2))
+    expected.values = bench.room(rows, width)
+    bench.kernels.launch("swiglu", Swiglu(gate_up=sums, out=expected), grid=(rows, 1, 1))
+    assert products.noted(lambda: products.runner.gates(linear, source, found, rows=rows))
+    assert f"product_codes4_{form}_{kind}" in products.launched
+    assert torch.equal(bench.get(found.values, rows, width), bench.get(expected.values, rows, width))
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scales", [{}, {"group": 256, "offsets": True}], ids=str)
 def test_gates_of_experts_whose_rows_are_grouped_come_in_8_bits(
     scales: dict[str, Any], form: Activations, make: MakeProducts
