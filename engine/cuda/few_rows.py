@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.cuda.driver import CardInfo
 from engine.cuda.tile_layout import STRETCHES, TILE, TileLayout
 
-# As in kernels/product_few.cu.
+# As in kernels/few_rows.cuh and product_few.cu.
 MOST_TOKENS = 4
 MOST_TAKEN = 64  # experts
 _WARPS = 16
@@ -49,24 +49,20 @@ def few_launch(
     two_steps: bool = False,
 ) -> FewLaunch:
     """slots: tiles that a group of warps makes at a time. taken: experts of a row, or 1. takers: rows that
-    have blocks of their own, of which each goes through the row first: so there are no more of them than give
-    all groups something to do, or all processors. behind: how much a block of the launch before takes of
-    shared memory, where this one is to be spread evenly, see `_spread`. knows_teams: as kernels of one row.
+    have blocks of their own; of all of them there are no more than processors, where these are enough: a
+    second one of a processor would begin late. behind: how much a block of the launch before takes of shared
+    memory, where this one is to be spread evenly, see `_spread`. knows_teams: as kernels of one row.
     two_steps: see `takes_two_steps`.
     """
     jobs = layout.tiles // slots
     teams = 1
     if knows_teams:
         teams = teams_for(layout, jobs * taken, slots=slots, blocks=card.multiprocessors)
-    groups = _WARPS // layout.chains // teams
-    useful = max(-(-jobs * taken // groups), -(-card.multiprocessors // takers))
-    if takers > 1:  # a second one of a processor would begin late
-        useful = min(useful, max(card.multiprocessors // takers, 1))
     wanted = shared_bytes(
         layout, card, planes=planes, tokens=tokens, slots=slots, teams=teams, two_steps=two_steps
     )
     return FewLaunch(
-        grid=min(card.multiprocessors, jobs * taken, useful),
+        grid=min(jobs * taken, max(card.multiprocessors // takers, 1)),
         jobs=jobs,
         teams=teams,
         shared_bytes=wanted if behind is None else _spread(wanted, behind, card),

@@ -300,17 +300,15 @@ def test_no_thread_relies_on_another_s_turn_and_no_block_on_the_grid(
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize(("tiles", "takers"), [(1, 1), (64, 1), (384, 1), (9496, 1), (128, 8), (128, 64)])
+@pytest.mark.parametrize(
+    ("tiles", "takers"), [(1, 1), (64, 1), (384, 1), (9496, 1), (2, 8), (128, 8), (128, 64), (128, 200)]
+)
 def test_blocks_are_no_more_than_have_something_to_do_and_no_fewer_than_processors(
     tiles: int, takers: int
 ) -> None:
     card = CardInfo("", (9, 0), 1 << 30, 132, "")
     layout = TileLayout(4, 16 * tiles, 4096, 32)
     launch = few_launch(layout, card, planes=2, tokens=1, slots=1, taken=1, takers=takers)
-    groups = 16 // layout.chains
-    assert 1 <= launch.grid <= min(card.multiprocessors, launch.jobs)
-    if takers == 1:
-        assert launch.grid * groups >= launch.jobs or launch.grid == card.multiprocessors
-    else:  # as many as begin at the same time
-        assert launch.grid * takers <= card.multiprocessors
-        assert launch.grid * groups >= launch.jobs or (launch.grid + 1) * takers > card.multiprocessors
+    assert 1 <= launch.grid <= launch.jobs
+    assert launch.grid * takers <= max(card.multiprocessors, takers)  # as many as begin at the same time
+    assert launch.grid == launch.jobs or (launch.grid + 1) * takers > card.multiprocessors
