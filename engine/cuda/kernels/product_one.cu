@@ -26,8 +26,8 @@ enum OneRow { ANY_ROW, CHOOSING, TWO_STEPS };
 //
 // CHOOSING: of a single token's experts, which each block chooses for itself from the router's logits. Were they chosen by
 // the router, its blocks would have to wait for one another, and this launch for the one that chooses. Gates wait for the
-// logits; what is behind them finds these before its own wait, since they were there when the gates began. Rows of gates
-// are codes, the others' numbers without a norm; outputs are set, without a bias.
+// logits; what is behind them finds these before its own wait, since it begins only when all gates have waited. Rows of
+// gates are codes, the others' numbers without a norm; outputs are set, without a bias.
 //
 // TWO_STEPS: one step behind the other, the second would be asked for behind weights, and its norm come from afar.
 template <int BITS, int PLANES, bool GATES, int SLOTS, OneRow FORM>
