@@ -337,10 +337,16 @@ def test_mistakes_that_a_card_passes_over_are_told_with_their_line(
     assert reason in told
 
 
-def test_a_vector_at_an_odd_address_is_told(bench: KernelBench) -> None:
-    assert "misaligned address" in fault(
-        bench, "*(uint4*)((int*)args.output + 1) = ((uint4*)args.input)[threadIdx.x];", block=1
-    )
+@pytest.mark.parametrize(
+    "body",
+    [
+        "*(uint4*)((int*)args.output + 1) = ((uint4*)args.input)[threadIdx.x];",
+        "*(float2*)args.output = load_written8((float*)args.input + 1);",
+        "*(float4*)args.output = load_written16((float*)args.input + 2);",
+    ],
+)
+def test_a_vector_at_an_odd_address_is_told(body: str, bench: KernelBench) -> None:
+    assert "misaligned address" in fault(bench, body, block=1)
 
 
 def test_shared_memory_that_nobody_writes_is_poison(bench: KernelBench) -> None:

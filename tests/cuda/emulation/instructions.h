@@ -170,13 +170,13 @@ inline T __ldg(const T* address) { return *address; }
 inline float load_written(const float* address) { return *(const volatile float*)address; }
 
 inline float2 load_written8(const void* address) {
-    const volatile float* numbers = (const volatile float*)address;
-    return {numbers[0], numbers[1]};
+    const volatile float2* numbers = (const volatile float2*)address;
+    return {numbers->x, numbers->y};
 }
 
 inline float4 load_written16(const void* address) {
-    const volatile float* numbers = (const volatile float*)address;
-    return {numbers[0], numbers[1], numbers[2], numbers[3]};
+    const volatile float4* numbers = (const volatile float4*)address;
+    return {numbers->x, numbers->y, numbers->z, numbers->w};
 }
 
 inline float reciprocal(float number) { return 1.0f / number; }
