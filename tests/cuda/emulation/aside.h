@@ -2,7 +2,8 @@
 //
 // Where all threads of a block wait, it is put aside with its shared memory, and the same thread of the processor runs
 // other blocks before it goes on. Nobody waits for ever: blocks that nobody can help any more are an error of the
-// launch, and so are as many as the card may have at once while others haven't begun.
+// launch. So are as many that wait, one after the other or not, as the card may have at once, where there are more:
+// those may not have begun. That doesn't depend on which blocks happen to be on their way here.
 #pragma once
 
 #include "fibers.h"
@@ -10,6 +11,18 @@
 namespace kestrel_machine {
 
 static unsigned processors = 1;  // of this card: so many blocks it has begun at least, however much each takes
+
+void may_wait_for_others(Place place) {
+    Worker* w = worker();
+    if (w->is_waiter) return;
+    w->is_waiter = true;
+    uint64_t waiters = ++w->launch->waiters;
+    if (waiters < processors || w->launch->num_blocks <= processors) return;
+    fail(
+        text("%u blocks wait for others, and a card of %u processors", (unsigned)waiters, processors) +
+        " may have no room for those that haven't begun, at " + text(place)
+    );
+}
 
 inline bool may_go_on(const Fiber& fiber) {
     return fiber.waits == WAIT_UNTIL_ALL && __atomic_load_n(fiber.counter, __ATOMIC_ACQUIRE) == 0;
@@ -62,11 +75,7 @@ inline std::string hopeless(Launch* launch) {
         ++waiting;
     }
     if (waiting == 0) return "";
-    if (waiting + ended == launch->num_blocks) return deadlock(launch->aside[0]);
-    if (waiting < processors || launch->next >= launch->num_blocks) return "";
-    return deadlock(launch->aside[0]) +
-           text("; %u blocks wait so, and a card of %u processors", (unsigned)waiting, processors) +
-           " may have no room for those that haven't begun";
+    return waiting + ended == launch->num_blocks ? deadlock(launch->aside[0]) : "";
 }
 
 }  // namespace kestrel_machine

@@ -104,7 +104,7 @@ _libraries: dict[bytes, KernelLibrary] = {}  # of this process: code is never un
 class EmulatedCard:
     """See the module. compute_capability, multiprocessors: what the card says of itself. Kernels are compiled
     for its compute capability, and a block may have as much shared memory as on such a card. Blocks may wait
-    for others of their launch, fewer at once than it has multiprocessors while others haven't begun.
+    for others of their launch: of more blocks than it has multiprocessors, fewer than these.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ struct Launch {
     unsigned block, shared_bytes;
     uint64_t num_blocks, seed;
     std::vector<uint32_t> order;  // of the blocks; empty: as they are numbered
-    std::atomic<uint64_t> next{0}, ended{0};
+    std::atomic<uint64_t> next{0}, ended{0}, waiters{0};  // blocks: begun, ended, that ever wait for others
     std::atomic<bool> failed{false};
     std::mutex mutex;
     std::string error;           // the first
@@ -88,6 +88,7 @@ struct Worker : View {
     unsigned threads, warps, living, at_barrier;
     uint32_t ready[MOST_WARPS], alive[MOST_WARPS], waiting[MOST_WARPS];
     uint64_t random;
+    bool is_waiter;  // its block is counted among the launch's
     unsigned num_stacks, num_free;
     int free_stacks[MOST_THREADS];
     Copies* copies;  // of each thread
@@ -443,6 +444,7 @@ inline void begin_block(Worker* w, uint64_t number) {
     w->threads = w->living = launch->block;
     w->warps = (launch->block + LANES - 1) / LANES;
     w->at_barrier = 0;
+    w->is_waiter = false;
     w->random = launch->seed ^ (number * 0x2545f4914f6cdd1dull);
     w->num_free = 0;
     for (unsigned i = w->num_stacks; i > 0; --i) w->free_stacks[w->num_free++] = (int)i - 1;

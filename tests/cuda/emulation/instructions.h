@@ -264,6 +264,7 @@ inline unsigned atomicInc(unsigned* address, unsigned last) {
 }
 inline unsigned count_arrival(unsigned* count, unsigned last) { return atomicInc(count, last); }
 inline void wait_until_all(const unsigned* count, KESTREL_PLACE) {
+    kestrel_machine::may_wait_for_others({file, line});
     while (__atomic_load_n(count, __ATOMIC_ACQUIRE) != 0) kestrel_machine::wait_for_zero(count, {file, line});
     kestrel_fence();
 }

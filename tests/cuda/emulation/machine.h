@@ -52,6 +52,9 @@ void do_together(Operation operation, Together what, void* mine, Place place);
 // Another warp goes on, if one can. For whoever looks again and again for what others do.
 void let_others_run();
 
+// The block is about to wait for others, whether or not they are there already: not every block may, see aside.h.
+void may_wait_for_others(Place place);
+
 // Until a counter that other blocks of the launch change is 0. Meanwhile these go on, and others begin.
 void wait_for_zero(const unsigned* counter, Place place);
 
