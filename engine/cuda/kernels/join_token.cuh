@@ -117,7 +117,7 @@ KESTREL_DEVICE void join_head(
 }
 
 // Each of the last blocks to arrive has a query head, or a chunk of one, and further ones where there are more of these
-// than blocks that may join.
+// than blocks that may join. Behind a barrier.
 template <int PIECES>
 KESTREL_DEVICE void join_at_last(const CodeAttention& args, const TokenBlock& block, JoinShared& shared) {
     __shared__ int arrived;
@@ -125,7 +125,6 @@ KESTREL_DEVICE void join_at_last(const CodeAttention& args, const TokenBlock& bl
     int chunks = PIECES == 1 ? 1 : (block.width + CHUNK - 1) / CHUNK, jobs = block.group * chunks;
     int joining = min(min(jobs, splits), args.joining), head = block.kv_head * block.group;
     uint32* arrivals = args.arrivals + block.kv_head;
-    __syncthreads();
     if (threadIdx.x == 0) {
         int before = (int)count_arrival(arrivals, splits - 1);
         if (before >= splits - joining && before < splits - 1) wait_until_all(arrivals);
