@@ -127,9 +127,10 @@ class ProductFew(ctypes.Structure):
         experts_known=_INT,
         by_chains=_INT,
         by_jobs=ctypes.c_uint32,
-        is_short=_INT,
+        lets_early=_INT,
         teams_shift=_INT,
         late_stages=_INT,
+        near_stages=_INT,
         num_experts=_INT,
         num_chosen=_INT,
     )

@@ -5,7 +5,16 @@ from __future__ import annotations
 from engine.config import Activations
 from engine.cuda.arguments import Activation, FewRows, ProductFew
 from engine.cuda.driver import NOWHERE
-from engine.cuda.few_rows import few_launch, inverse, late_stages, most_tokens, shared_bytes, takes_two_steps
+from engine.cuda.few_rows import (
+    few_launch,
+    fits_rings,
+    inverse,
+    late_stages,
+    most_tokens,
+    near_stages,
+    shared_bytes,
+    takes_two_steps,
+)
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.product_rows import Experts, Normed, Plain, Target
@@ -73,7 +82,7 @@ class FewProducts:
         takers: int = 1,
         gated: Activation | None = None,
         known: bool = False,
-        is_short: bool = False,
+        lets_early: bool = False,
         behind: int | None = None,
     ) -> int:
         """A part of a matrix. takers: rows of x that take matrices of their own. behind: see there. Returns
@@ -97,6 +106,7 @@ class FewProducts:
             knows_teams=is_one,
             two_steps=is_wide,
         )
+        late, near = self._when_row_comes(part, x, slots=slots, teams=launch.teams)
         product = ProductFew(
             weights=part.tiles(),
             bias=target.bias,
@@ -111,9 +121,10 @@ class FewProducts:
             experts_known=known,
             by_chains=inverse(part.layout.chains, 8),
             by_jobs=0 if launch.jobs == 1 else inverse(launch.jobs, 32),
-            is_short=is_short,
+            lets_early=lets_early,
             teams_shift=launch.teams.bit_length() - 1,
-            late_stages=late_stages(part.layout, card) if isinstance(x, Normed) and x.is_near else 0,
+            late_stages=late,
+            near_stages=near,
         )
         if gated is not None:
             product.gated = gated
@@ -127,6 +138,25 @@ class FewProducts:
             shared_bytes=launch.shared_bytes,
         )
         return launch.shared_bytes
+
+    def _when_row_comes(
+        self, part: DeviceMatrix, x: Activation | Normed | Plain, *, slots: int, teams: int
+    ) -> tuple[int, int]:
+        """Stages of each warp that are asked for late, and that are brought near. Where a short launch before
+        has all of its weights on their way, and these here are more than rings hold, nothing is left for
+        later: it would be too much at once, and each moment counts.
+        """
+        if not isinstance(x, Normed):
+            return 0, 0
+        card = self._kernels.card
+        late, near = late_stages(part.layout, card), near_stages(part.layout, card)
+        if not x.is_near:
+            return 0, near
+        before = [] if x.behind is None else [each.layout for each in x.behind.parts]
+        is_brief = bool(before) and all(fits_rings(each, card, slots=1, teams=1) for each in before)
+        if is_brief and not fits_rings(part.layout, card, slots=slots, teams=teams):
+            return 0, 0
+        return late, near
 
     def _rows(self, part: DeviceMatrix, x: Activation | Normed | Plain) -> FewRows:
         if isinstance(x, Activation):

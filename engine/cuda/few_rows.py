@@ -74,13 +74,25 @@ def teams_for(layout: TileLayout, jobs: int, *, slots: int, blocks: int) -> int:
     row: each makes as many of a job's tiles. With more of them a job is done sooner, but there are fewer
     groups; what ends a job takes as long as some stages of a warp's, measured on an H200.
     """
-    most = _WARPS // layout.chains
+    most = min(slots, _WARPS // layout.chains)
 
     def stages(teams: int) -> int:
-        rounds = -(-jobs // (most // teams * blocks))
+        rounds = _rounds(layout, jobs, teams=teams, blocks=blocks)
         return rounds * (slots // teams * layout.stretch + _STAGES_TO_END)
 
-    return min((teams for teams in (1, 2, 4) if teams <= min(slots, most)), key=stages)
+    return min((teams for teams in (1, 2, 4) if teams <= most), key=stages)
+
+
+def fits_rings(layout: TileLayout, card: CardInfo, *, slots: int, teams: int) -> bool:
+    """Whether a launch asks for all of a matrix before its row is there."""
+    rounds = _rounds(layout, layout.tiles // slots, teams=teams, blocks=card.multiprocessors)
+    return rounds * (slots // teams) * layout.stretch <= _ring_stages(layout, card)
+
+
+def _rounds(layout: TileLayout, jobs: int, *, teams: int, blocks: int) -> int:
+    """Jobs of a group of warps, one after the other."""
+    groups = _WARPS // layout.chains // teams
+    return -(-jobs // (groups * blocks))
 
 
 def takes_two_steps(columns: int) -> bool:
@@ -136,10 +148,17 @@ def most_tokens(layout: TileLayout, card: CardInfo, *, planes: int, slots: int) 
 
 
 def late_stages(layout: TileLayout, card: CardInfo) -> int:
-    """How many of each warp's ring a launch asks for only when it asks for its row, where the one before it
-    is short: asked for earlier, they are in the way of its end.
+    """How many of each warp's ring a launch asks for only when it asks for its row, where those asked for
+    earlier would be in the way of the one before it.
     """
     return 3 * _ring_stages(layout, card) // 4
+
+
+def near_stages(layout: TileLayout, card: CardInfo) -> int:
+    """How many behind each warp's ring are brought near while a row comes that a norm stands before: memory
+    has brought the ring by then, and would wait for the row.
+    """
+    return _ring_stages(layout, card) // 2
 
 
 def inverse(number: int, bits: int) -> int:

@@ -87,7 +87,9 @@ class LayerRunner:
         spec, space, rows = layer.attention, self._space, shape.rows
         # A layer is much like the one before it.
         x = Normed(self._step.hidden, layer.attention_norm, layer.feed_forward.down)
-        self._products.run(layer.qkv, x, space.qkv, rows=rows)
+        # Splits may ask for their part of the cache at once; in the first layer it isn't known where before.
+        splits_early = index > 0 and shape.splits > 1
+        self._products.run(layer.qkv, x, space.qkv, rows=rows, lets_early=splits_early)
         attended = self._products.rows_for(space.attended, spec.q_dim, [layer.output])
         self._attention_runner.run(spec, layer.qk_norm, index, geometry=geometry, shape=shape, out=attended)
         self._products.run(
@@ -96,7 +98,7 @@ class LayerRunner:
             self._step.hidden,
             rows=rows,
             adds=True,
-            is_short=True,
+            lets_early=True,
             behind_splits=shape.splits > 1,
         )
 
@@ -107,7 +109,7 @@ class LayerRunner:
         if not self._products.gates(dense.gate_up, x, gated, rows=rows):
             self._products.run(dense.gate_up, x, space.gate_up, rows=rows)
             self._kernels.launch("swiglu", Swiglu(gate_up=space.gate_up, out=gated), grid=(rows, 1, 1))
-        self._products.run(dense.down, gated, self._step.hidden, rows=rows, adds=True)
+        self._products.run(dense.down, gated, self._step.hidden, rows=rows, adds=True, lets_early=True)
 
     def _mixture(self, layer: DeviceLayer, experts: DeviceExperts, rows: int) -> None:
         space, spec = self._space, experts.spec

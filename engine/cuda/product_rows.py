@@ -11,8 +11,8 @@ from engine.cuda.matrices import DeviceLinear
 @dataclass(frozen=True)
 class Normed:
     """Rows of numbers (T, K) that a product takes behind RMSNorm. weight: (K,). behind: the product of the
-    same form before it, if there is one in front of each. is_near: it is a short one, and lets this one begin
-    early.
+    same form before it, if there is one in front of each. is_near: it is a short one, and this one asks
+    for weights while it runs.
     """
 
     values: Address

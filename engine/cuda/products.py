@@ -53,11 +53,11 @@ class ProductRunner:
         adds: bool = False,
         experts: Experts | None = None,
         known: bool = False,
-        is_short: bool = False,
+        lets_early: bool = False,
         behind_splits: bool = False,
     ) -> None:
         """y (rows, N), set or added to. Plain rows are few, or of few rows' experts. known: which experts
-        they take has been known since before the launch before this one. is_short: see ProductFew.
+        they take has been known since before the launch before this one. lets_early: see ProductFew.
         behind_splits: attention of several splits is launched before it, whose blocks leave one by one.
         """
         if isinstance(x, Normed) and not self._few.take(linear, rows, slots=1):
@@ -73,7 +73,7 @@ class ProductRunner:
                 takers = rows // experts.rows_each
                 self._few.run(part, x, target, 1, experts=experts, takers=takers, known=known)
             elif experts is None and rows <= self._few.most_tokens(part, slots=1):
-                taken = self._few.run(part, x, target, rows, is_short=is_short, behind=behind)
+                taken = self._few.run(part, x, target, rows, lets_early=lets_early, behind=behind)
                 behind = None if behind is None else taken  # of the next part
                 self._few.remember(linear, taken)
             else:
@@ -88,7 +88,7 @@ class ProductRunner:
             return False
         if rows == 1 and self._few.take(linear, rows, slots=GATED_SLOTS):  # sums of more take much memory
             behind = self._few.behind(linear, x, rows, splits=False)
-            self._few.run(part, x, NO_TARGET, rows, gated=gated, behind=behind)
+            self._few.run(part, x, NO_TARGET, rows, gated=gated, behind=behind, lets_early=True)
             return True
         target = Target(self._space.gate_up, part.rows // 2, NOWHERE, False)
         launch = self._many(part, self.normed(x, [linear], rows), target, rows, None, gated=gated)

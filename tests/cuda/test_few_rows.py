@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 from emulated_card import EmulatedCompiler
 from hypothesis import given
 from hypothesis import strategies as st
+from noted_kernels import NotedKernels, large_card, linear
 
 from engine.cuda.arguments import Activation
-from engine.cuda.driver import NOWHERE, Address, CardInfo
+from engine.cuda.driver import NOWHERE, Address
 from engine.cuda.few_rows import few_launch, inverse, late_stages, shared_bytes, teams_for
 from engine.cuda.kernel_set import kernel_sources
 from engine.cuda.matrices import DeviceLinear, DeviceMatrix
 from engine.cuda.product_rows import Normed
-from engine.cuda.products import ProductRunner
 from engine.cuda.tile_layout import TILE, TileLayout, most_chains
 
 WARPS = 16
 PROCESSOR_BYTES = 228 * 2**10  # of an H100's shared memory
 ALONE_BYTES = 112 * 2**10  # of which a block takes so much that no other one of its launch fits beside it
 BLOCK_BYTES = 2**10 + 1792  # of it, for the driver and for what the kernel itself names
-
-
-def card(capability: tuple[int, int]) -> CardInfo:
-    return CardInfo("a card", capability, 2**36, 132, "driver 1")
 
 
 @given(st.data(), st.integers(1, 2**16))
@@ -75,7 +69,7 @@ def test_few_tiles_are_made_at_the_same_time_and_many_one_after_the_other() -> N
 
 
 def test_teams_of_a_group_share_the_room_for_sums() -> None:
-    layout, large = TileLayout(4, 24576, 4096, 32, 4), card((9, 0))
+    layout, large = TileLayout(4, 24576, 4096, 32, 4), large_card()
     one, four = (shared_bytes(layout, large, planes=2, tokens=1, slots=4, teams=teams) for teams in (1, 4))
     of_a_group = 4 * 2 * 16 * 4 * TILE  # floats: two rounds of 16 stretches for four tiles
     assert one - four == 3 * of_a_group
@@ -87,7 +81,7 @@ def test_teams_of_a_group_share_the_room_for_sums() -> None:
 
 @pytest.mark.parametrize("columns", [4128, 5120, 8192])
 def test_there_is_room_for_a_second_step(columns: int) -> None:
-    layout, large = TileLayout(4, 4096, columns, 32, 4), card((9, 0))
+    layout, large = TileLayout(4, 4096, columns, 32, 4), large_card()
     without, room = (
         shared_bytes(layout, large, planes=2, tokens=1, slots=1, two_steps=two_steps)
         for two_steps in (False, True)
@@ -100,7 +94,7 @@ def test_there_is_room_for_a_second_step(columns: int) -> None:
 def test_a_processor_has_one_block_of_a_product_that_begins_early(
     bits: int, columns: int, slots: int, behind: int
 ) -> None:
-    layout, large = TileLayout(bits, 4096, 256 * columns, 32), card((9, 0))
+    layout, large = TileLayout(bits, 4096, 256 * columns, 32), large_card()
     launch = few_launch(layout, large, planes=2, tokens=1, slots=slots, taken=1, behind=behind)
     needed = shared_bytes(layout, large, planes=2, tokens=1, slots=slots, teams=launch.teams)
     room = PROCESSOR_BYTES - behind - 6 * 2**10  # beside a block of the launch before
@@ -112,21 +106,10 @@ def test_a_processor_has_one_block_of_a_product_that_begins_early(
         assert 2 * (launch.shared_bytes + BLOCK_BYTES) > PROCESSOR_BYTES
 
 
-class NotedKernels:
-    """Launches nothing."""
-
-    def __init__(self) -> None:
-        self.card = card((9, 0))
-        self.shared_bytes: list[int] = []
-
-    def launch(self, name: str, arguments: object, *, shared_bytes: int = 0, **_: Any) -> None:
-        self.shared_bytes.append(shared_bytes)
-
-
 def test_a_block_of_each_part_has_room_beside_one_of_the_part_before() -> None:
     """As queries and keys of 4 bits, and values of 8."""
     kernels = NotedKernels()
-    runner = ProductRunner(cast("Any", kernels), cast("Any", None), activations="int8x2", norm_eps=1e-6)
+    runner = kernels.runner()
     parts = [
         DeviceMatrix(kind, 1024, 2048, Address(2**20), Address(2**21), narrow_scales=True)
         for kind in ("codes4", "codes8")
@@ -138,20 +121,13 @@ def test_a_block_of_each_part_has_room_beside_one_of_the_part_before() -> None:
     assert first + second + 2 * BLOCK_BYTES <= PROCESSOR_BYTES
 
 
-def linear(rows: int, columns: int) -> DeviceLinear:
-    chains = most_chains(rows, 1)
-    place = Address(2**20)
-    part = DeviceMatrix("codes4", rows, columns, place, place, narrow_scales=True, most_chains=chains)
-    return DeviceLinear((part,), NOWHERE)
-
-
 def output_and_gates(width: int, intermediate: int, *, splits: int, rows: int = 1) -> list[int]:
     """What their blocks take of shared memory, behind attention of so many splits."""
     kernels = NotedKernels()
-    runner = ProductRunner(cast("Any", kernels), cast("Any", None), activations="int8x2", norm_eps=1e-6)
+    runner = kernels.runner()
     output, some = linear(width, 4096), Address(2**22)
     attended = Activation(high=some, low=some, scales=some, width=4096)
-    runner.run(output, attended, some, rows=rows, adds=True, is_short=True, behind_splits=splits > 1)
+    runner.run(output, attended, some, rows=rows, adds=True, lets_early=True, behind_splits=splits > 1)
     x = Normed(some, some, output, is_near=True)
     if rows == 1:
         assert runner.gates(linear(2 * intermediate, width), x, attended, rows=1)
@@ -174,7 +150,7 @@ def test_behind_splits_a_processor_has_one_block_of_the_output_and_room_for_one_
 def test_rings_have_as_many_stages_in_the_kernels_as_launches_make_room_for(
     capability: tuple[int, int], card_compiler: EmulatedCompiler
 ) -> None:
-    checks, found = [], card(capability)
+    checks, found = [], large_card(capability)
     for bits in (4, 8):
         layout = TileLayout(bits, TILE, 32, 32)
         one, two = (shared_bytes(layout, found, planes=1, tokens=tokens, slots=1) for tokens in (1, 2))
@@ -191,6 +167,6 @@ def test_where_launches_do_not_overlap_or_have_no_room_blocks_take_what_they_nee
     capability: tuple[int, int],
 ) -> None:
     layout = TileLayout(4, 4096, 4096, 32)
-    launch = few_launch(layout, card(capability), planes=2, tokens=1, slots=1, taken=1, behind=0)
-    needed = shared_bytes(layout, card(capability), planes=2, tokens=1, slots=1, teams=launch.teams)
+    launch = few_launch(layout, large_card(capability), planes=2, tokens=1, slots=1, taken=1, behind=0)
+    needed = shared_bytes(layout, large_card(capability), planes=2, tokens=1, slots=1, teams=launch.teams)
     assert launch.shared_bytes == needed

@@ -151,7 +151,7 @@ KESTREL_DEVICE void wait_for_previous() {
 // The next kernel may begin, up to its own `wait_for_previous`, once every block has come here or ended. A kernel comes
 // here behind its own `wait_for_previous`: so whatever was written two kernels before may be read without waiting. Those
 // that come here earlier say so; what is launched behind them may read without waiting only what no kernel of a step
-// writes, as weights.
+// writes, as weights, or what was written before the last kernel that came here behind its wait had begun.
 KESTREL_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
@@ -225,6 +225,14 @@ KESTREL_DEVICE float load_global4(const void* address) {
 // stays.)
 KESTREL_DEVICE void prefetch_line(const void* address) {
     asm volatile("prefetch.global.L1 [%0];" : : "l"(address));
+}
+
+// So many bytes of global memory, a multiple of 16 as their address, so that they are in the second cache when they are
+// asked for. Cards before 9.0 don't.
+KESTREL_DEVICE void bring_near(const void* address, uint32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(address), "r"(bytes) : "memory");
+#endif
 }
 
 // The block's shared memory whose size the launch says; its address is a multiple of 16.

@@ -81,6 +81,14 @@ struct Asking {
         return true;
     }
 
+    // Up to so many of the chain's stages that are to be asked for next.
+    KESTREL_DEVICE void bring_next_near(int stages) const {
+        int count = min(stages, left);
+        if (lane_index() != 0 || count <= 0) return;
+        bring_near(codes, count * Stage::CODE_BYTES);
+        bring_near(scales, count * Stage::SCALE_BYTES);
+    }
+
     // The next stage, to where this lane's pieces of it have their places.
     KESTREL_DEVICE void ask(SharedPlace to) {
         if (left > 0 || seek()) {

@@ -80,7 +80,10 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     const bool has_late = GATES && SLOTS == 4;
     int early = Stage::COUNT - (has_late ? args.late_stages : 0);
     ask_for(0, early);
-    auto ask_late = [&] { if (has_late) ask_for(early, Stage::COUNT); };
+    auto while_row_comes = [&] {
+        if (has_late) ask_for(early, Stage::COUNT);
+        asking.bring_next_near(args.near_stages);
+    };
     if (lane < 2 * FEW_ROUNDS && of_warp.member == 0 && group < of_warp.groups)
         open_gate((Gate*)gates[group] + lane, lane / FEW_ROUNDS == 0 ? of_warp.members(weights) : 1);
     RowPart norm;
@@ -103,11 +106,11 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     SharedPlace scales_at = kept(ring + Stage::CODE_BYTES + (LANE_ROWS * q + r) * 4);
     LaneInputs<PLANES> inputs(rows, weights, of_warp.chain);
     float* y = GATES ? nullptr : kept(place_of_output(args, asking.taken_of(first_job), token, first_job));
-    // It takes longer to begin than the row takes to be there: so what it asks for isn't in the way. But then that takes
-    // until the end of a short launch, and puts it off.
-    if (args.is_short) let_next_start();
+    // Behind the wait, it takes longer to begin than the row takes to be there: so what it asks for isn't in the way. But
+    // before that, it begins wherever a block of the launch before this one has ended, and asks while others still run.
+    if (args.lets_early) let_next_start();
     wait_for_previous();
-    if (!args.is_short) let_next_start();
+    if (!args.lets_early) let_next_start();
     if (row_first)
         wait_copies<Stage::COUNT>();
     else if (CHOOSES && GATES)
@@ -115,9 +118,9 @@ KESTREL_DEVICE void product_one(const ProductFew& args) {
     else if (CHOOSES)
         share_numbers<PLANES, false>(args.x, norm, way, rows, [] {});
     else if (WIDE)
-        share_two_steps<PLANES, false>(args.x, norm, second, way, rows, ask_late);
+        share_two_steps<PLANES, false>(args.x, norm, second, way, rows, while_row_comes);
     else
-        share_rows<PLANES, false>(args.x, norm, way, has_experts ? token : 0, rows, ask_late);
+        share_rows<PLANES, false>(args.x, norm, way, has_experts ? token : 0, rows, while_row_comes);
     __syncthreads();
 
     // One warp of a group makes a round's outputs, another one in each round, while the others go on.

@@ -182,6 +182,9 @@ inline float4 load_written16(const void* address) {
 inline float reciprocal(float number) { return 1.0f / number; }
 
 inline void prefetch_line(const void* address) { *(const volatile unsigned char*)address; }
+inline void bring_near(const void* address, unsigned bytes) {
+    for (unsigned at = 0; at < bytes; at += 16) load_written16((const unsigned char*)address + at);
+}
 
 inline uint4 load_global16(const void* address) { return *(const uint4*)address; }
 inline unsigned long long load_global_address(const void* address) { return *(const unsigned long long*)address; }
