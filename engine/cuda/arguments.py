@@ -194,6 +194,7 @@ class CodeAttention(ctypes.Structure):
         window=_INT,
         rows=_INT,
         rotated=_INT,
+        lets_early=_INT,
         joining=_INT,
         scale=_FLOAT,
         eps=_FLOAT,

@@ -107,9 +107,11 @@ class AttentionRunner:
         geometry: KvGeometry,
         shape: StepShape,
         out: Activation,
+        lets_early: bool = False,
     ) -> None:
         """Of the workspace's rows of queries, keys and values, which change. Writes the step's rows of keys
         and values into pages, and `out` (T, A * D). qk_norm: float32 (A + G, D), or 0. index: the layer's.
+        lets_early: whether the launch behind it may begin before these rows are there.
         """
         layout = PageLayout(
             offset=geometry.layer_offsets[index], heads=spec.num_kv_heads, width=spec.head_dim
@@ -117,7 +119,7 @@ class AttentionRunner:
         suffix = "codes" if geometry.format == "int8" else "numbers"
         is_quick = suffix == "codes" and _suits_tensor_cores(spec)
         if is_quick and shape.rows == 1:
-            self._attend_token(spec, qk_norm, layout, out, shape)
+            self._attend_token(spec, qk_norm, layout, out, shape, lets_early=lets_early)
             return
         self._rotate_and_keep(f"rotate_and_keep_{suffix}", spec, qk_norm, layout, shape)
         if is_quick:
@@ -126,12 +128,20 @@ class AttentionRunner:
             self._attend_slowly(f"attend_{suffix}", spec, layout, out, shape)
 
     def _attend_token(
-        self, spec: AttentionSpec, qk_norm: Address, layout: PageLayout, out: Activation, shape: StepShape
+        self,
+        spec: AttentionSpec,
+        qk_norm: Address,
+        layout: PageLayout,
+        out: Activation,
+        shape: StepShape,
+        *,
+        lets_early: bool,
     ) -> None:
         group = spec.num_heads // spec.num_kv_heads
         is_small = spec.head_dim <= _TOKEN_WIDTHS[0] and group <= _TOKEN_GROUP
         width = _TOKEN_WIDTHS[0 if is_small else 1]
         arguments = self._code_attention(spec, qk_norm, layout, out, shape)
+        arguments.lets_early = lets_early
         grid = (spec.num_kv_heads, shape.splits, 1)
         self._kernels.launch(f"attend_token_{width}", arguments, grid=grid)
 

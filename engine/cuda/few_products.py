@@ -53,7 +53,7 @@ class FewProducts:
         of them; None where that isn't to be spread. See `few_launch`. splits: whether it is attention of
         several splits.
         """
-        if splits and tokens == 1 and self._has_all_processors(linear):
+        if splits and self.spreads(linear, tokens):
             return _ATTENTION_BYTES
         if not isinstance(x, Normed):
             return None
@@ -142,9 +142,9 @@ class FewProducts:
     def _when_row_comes(
         self, part: DeviceMatrix, x: Activation | Normed | Plain, *, slots: int, teams: int
     ) -> tuple[int, int]:
-        """Stages of each warp that are asked for late, and that are brought near. Where a short launch before
-        has all of its weights on their way, and these here are more than rings hold, nothing is left for
-        later: it would be too much at once, and each moment counts.
+        """Stages of each warp that are asked for late, and that are brought near. Where rings hold all that
+        the launch before reads, it has asked for that, and memory is free: then gates that rings don't hold
+        ask for all they can, and when their row comes that is still on its way.
         """
         if not isinstance(x, Normed):
             return 0, 0
@@ -152,9 +152,12 @@ class FewProducts:
         late, near = late_stages(part.layout, card), near_stages(part.layout, card)
         if not x.is_near:
             return 0, near
-        before = [] if x.behind is None else [each.layout for each in x.behind.parts]
-        is_brief = bool(before) and all(fits_rings(each, card, slots=1, teams=1) for each in before)
-        if is_brief and not fits_rings(part.layout, card, slots=slots, teams=teams):
+        before = () if x.behind is None else x.behind.parts
+        has_asked = bool(before) and all(
+            each.is_strip and each.is_of_one and fits_rings(each.layout, card, slots=1, teams=1)
+            for each in before
+        )
+        if has_asked and not fits_rings(part.layout, card, slots=slots, teams=teams):
             return 0, 0
         return late, near
 
@@ -173,10 +176,11 @@ class FewProducts:
         form = "_wide" * is_wide + "_choosing" * chooses
         return f"product_{part.kind}_{self._form}_{count}{sink}{form}"
 
-    def _has_all_processors(self, linear: DeviceLinear) -> bool:
-        """Whether each has a block of it, where its row is one."""
+    def spreads(self, linear: DeviceLinear, tokens: int) -> bool:
+        """Whether each processor has one block of it behind attention of several splits."""
         processors = self._kernels.card.multiprocessors
-        return all(part.is_strip and part.layout.tiles >= processors for part in linear.parts)
+        is_large = all(part.is_strip and part.layout.tiles >= processors for part in linear.parts)
+        return tokens == 1 and is_large
 
 
 def _slots_for(gated: Activation | None) -> int:

@@ -84,7 +84,7 @@ def teams_for(layout: TileLayout, jobs: int, *, slots: int, blocks: int) -> int:
 
 
 def fits_rings(layout: TileLayout, card: CardInfo, *, slots: int, teams: int) -> bool:
-    """Whether a launch asks for all of a matrix before its row is there."""
+    """Whether rings hold all of a matrix: then nothing is asked for behind them."""
     rounds = _rounds(layout, layout.tiles // slots, teams=teams, blocks=card.multiprocessors)
     return rounds * (slots // teams) * layout.stretch <= _ring_stages(layout, card)
 
@@ -155,8 +155,8 @@ def late_stages(layout: TileLayout, card: CardInfo) -> int:
 
 
 def near_stages(layout: TileLayout, card: CardInfo) -> int:
-    """How many behind each warp's ring are brought near while a row comes that a norm stands before: memory
-    has brought the ring by then, and would wait for the row.
+    """How many behind each warp's ring are brought near while a row comes that a norm stands before, as far
+    as they are of the same tile: memory has brought the ring by then, and would wait for the row.
     """
     return _ring_stages(layout, card) // 2
 

@@ -87,11 +87,19 @@ class LayerRunner:
         spec, space, rows = layer.attention, self._space, shape.rows
         # A layer is much like the one before it.
         x = Normed(self._step.hidden, layer.attention_norm, layer.feed_forward.down)
-        # Splits may ask for their part of the cache at once; in the first layer it isn't known where before.
-        splits_early = index > 0 and shape.splits > 1
-        self._products.run(layer.qkv, x, space.qkv, rows=rows, lets_early=splits_early)
+        # Splits ask for what they have of the cache while others run, and the output product for weights.
+        has_splits = shape.splits > 1
+        self._products.run(layer.qkv, x, space.qkv, rows=rows, lets_early=has_splits)
         attended = self._products.rows_for(space.attended, spec.q_dim, [layer.output])
-        self._attention_runner.run(spec, layer.qk_norm, index, geometry=geometry, shape=shape, out=attended)
+        self._attention_runner.run(
+            spec,
+            layer.qk_norm,
+            index,
+            geometry=geometry,
+            shape=shape,
+            out=attended,
+            lets_early=has_splits and self._products.is_spread(layer.output, rows),
+        )
         self._products.run(
             layer.output,
             attended,
@@ -99,14 +107,14 @@ class LayerRunner:
             rows=rows,
             adds=True,
             lets_early=True,
-            behind_splits=shape.splits > 1,
+            behind_splits=has_splits,
         )
 
     def _dense(self, layer: DeviceLayer, dense: DeviceDense, rows: int) -> None:
         space = self._space
         x = Normed(self._step.hidden, layer.feed_forward_norm, layer.output, is_near=True)
         gated = self._products.rows_for(space.gated, layer.intermediate_size, [dense.down])
-        if not self._products.gates(dense.gate_up, x, gated, rows=rows):
+        if not self._products.gates(dense.gate_up, x, gated, rows=rows, lets_early=True):
             self._products.run(dense.gate_up, x, space.gate_up, rows=rows)
             self._kernels.launch("swiglu", Swiglu(gate_up=space.gate_up, out=gated), grid=(rows, 1, 1))
         self._products.run(dense.down, gated, self._step.hidden, rows=rows, adds=True, lets_early=True)

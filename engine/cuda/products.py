@@ -60,6 +60,8 @@ class ProductRunner:
         they take has been known since before the launch before this one. lets_early: see ProductFew.
         behind_splits: attention of several splits is launched before it, whose blocks leave one by one.
         """
+        # What follows experts reads what was written two launches before without waiting.
+        assert experts is None or not lets_early
         if isinstance(x, Normed) and not self._few.take(linear, rows, slots=1):
             x = self.normed(x, [linear], rows)
         first, behind = 0, self._few.behind(linear, x, rows, splits=behind_splits)
@@ -81,14 +83,22 @@ class ProductRunner:
                 self._many(part, x, target, rows, experts)
             first += part.rows
 
-    def gates(self, linear: DeviceLinear, x: Normed, gated: Activation, *, rows: int) -> bool:
-        """Gates with their ups, and what comes of these. False where they aren't made together."""
+    def is_spread(self, output: DeviceLinear, rows: int) -> bool:
+        """Whether each processor has one block of it behind attention of several splits."""
+        return self._few.spreads(output, rows)
+
+    def gates(
+        self, linear: DeviceLinear, x: Normed, gated: Activation, *, rows: int, lets_early: bool = False
+    ) -> bool:
+        """Gates with their ups, and what comes of these. False where they aren't made together. lets_early:
+        see ProductFew.
+        """
         part = linear.parts[0]
         if not self._has_gates(linear):
             return False
         if rows == 1 and self._few.take(linear, rows, slots=GATED_SLOTS):  # sums of more take much memory
             behind = self._few.behind(linear, x, rows, splits=False)
-            self._few.run(part, x, NO_TARGET, rows, gated=gated, behind=behind, lets_early=True)
+            self._few.run(part, x, NO_TARGET, rows, gated=gated, behind=behind, lets_early=lets_early)
             return True
         target = Target(self._space.gate_up, part.rows // 2, NOWHERE, False)
         launch = self._many(part, self.normed(x, [linear], rows), target, rows, None, gated=gated)

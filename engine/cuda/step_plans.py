@@ -8,7 +8,8 @@ more tokens than there is room for; then the CPU goes on from where the state is
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -226,20 +227,24 @@ class StepPlans:
         """Records tokens, and sees that what was recorded gives the bits and the token that it should."""
         geometry = pool.geometry
         form = geometry.format
-        self._graphs.prepare(form, splits_for(self._context), lambda room: self._launch_early(geometry, room))
+        splits = splits_for(self._context)
+        self._graphs.prepare(form, splits, lambda room: self._launch_early(geometry, room))
         if not self._graphs.in_use:
             return
-        found = []
-        for start in (self._launch_token, lambda _, room: self._graphs.run(form, room, _never)):
+
+        def tried(start: Callable[[], None]) -> tuple[torch.Tensor, tuple[int, int, int]]:
             slot.begin(_TRIAL, seed=_TRIAL.seed, history=[0])
             self._send([0], 0, pages, pool, slot)
             self._driver.fill(self._space.logits, 0xFF, 4 * self._spec.vocab_size)
-            start(geometry, 1)
-            logits = self.logits(0, 1, computed=True).view(torch.int32)
-            found.append((logits, slot.peek()))
-        (logits, drawn), (recorded_logits, recorded_drawn) = found
-        if drawn != recorded_drawn or not torch.equal(logits, recorded_logits):
-            self._graphs.refuse("what the driver recorded computes something else.")
+            start()
+            return self.logits(0, 1, computed=True).view(torch.int32), slot.peek()
+
+        logits, drawn = tried(lambda: self._launch_token(geometry, 1))
+        for room in range(1, min(splits, 2) + 1):  # with more than one, other launches begin early
+            found, found_drawn = tried(partial(self._graphs.run, form, room, _never))
+            if drawn != found_drawn or not torch.equal(logits, found):
+                self._graphs.refuse("what the driver recorded computes something else.")
+                return
 
     def _launch_token(self, geometry: KvGeometry, splits: int, cancel: threading.Event | None = None) -> None:
         """One token's whole step, from its embedding to the draw of the next one."""

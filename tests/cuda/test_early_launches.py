@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from noted_kernels import NotedKernels, linear
 
 from engine.checkpoints.model_folder import open_model
 from engine.cpu.backend import CpuBackend
-from engine.cuda.arguments import Activation, ProductFew
+from engine.cuda.arguments import Activation
 from engine.cuda.backend import CudaBackend
 from engine.cuda.driver import Address
 from engine.cuda.kernel_set import KernelSet
 from engine.cuda.product_rows import Normed
 from engine.kv_geometry import KvGeometry
 
-MODEL = Path(__file__).resolve().parents[1] / "models" / "tiny-qwen2"
+MODELS = Path(__file__).resolve().parents[1] / "models"
 SOME = Address(2**22)
 
 
@@ -40,7 +40,8 @@ def test_gates_ask_late_unless_nothing_else_is_on_its_way_and_rings_are_too_smal
     kernels = NotedKernels()
     output, gates = linear(width, heads, kind=kind), linear(2 * intermediate, width, kind=kind)
     gated = Activation(high=SOME, low=SOME, scales=SOME, width=intermediate)
-    assert kernels.runner().gates(gates, Normed(SOME, SOME, output, is_near=True), gated, rows=1)
+    x = Normed(SOME, SOME, output, is_near=True)
+    assert kernels.runner().gates(gates, x, gated, rows=1, lets_early=True)
     [product] = kernels.products
     assert (product.late_stages, product.near_stages) == (late, near)
     assert product.lets_early
@@ -60,38 +61,61 @@ def test_other_products_behind_a_norm_bring_half_a_ring_near_and_ask_for_nothing
     assert not behind_norm.lets_early
 
 
-@pytest.fixture
-def backend(card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[CudaBackend]:
-    folder = open_model(MODEL)
+def launches_of(
+    model: str, splits: int, card: EmulatedCard, compiler: EmulatedCompiler, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, bool]]:
+    """A token's, and whether each lets the next one begin early."""
+    folder = open_model(MODELS / model)
     try:
         cpu = CpuBackend.load(folder.spec, folder.parameters, folder.tensors, weights="q8")
     finally:
         folder.tensors.close()
-    backend = CudaBackend(cpu, card, card_compiler)
-    yield backend
-    backend.close()
+    with closing(CudaBackend(cpu, card, compiler)) as backend:
+        launches: list[tuple[str, bool]] = []
+
+        def note(_: KernelSet, name: str, arguments: Any, **__: Any) -> None:
+            launches.append((name, bool(getattr(arguments, "lets_early", False))))
+
+        monkeypatch.setattr(KernelSet, "launch", note)
+        backend._plans._launch_token(KvGeometry.of(backend.spec, "int8"), splits)
+        monkeypatch.undo()
+        assert sum(name.startswith("attend_token") for name, _ in launches) == backend.spec.num_layers > 1
+    return launches
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-def test_only_what_reads_no_more_than_weights_follows_early(
-    splits: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+def test_a_dense_layer_lets_all_begin_early_but_what_reads_before_its_wait_what_was_just_written(
+    splits: int, card: EmulatedCard, card_compiler: EmulatedCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attention reads the cache before its wait: in the first layer that was written just before."""
-    launches: list[tuple[str, bool]] = []
+    """Each of this card's few processors has a block of the output product."""
+    launches = launches_of("tiny-qwen2", splits, card, card_compiler, monkeypatch)
+    attention = [at for at, (name, _) in enumerate(launches) if name.startswith("attend_token")]
+    for at in attention:
+        names, early = zip(*launches[at - 1 : at + 4], strict=True)
+        assert "gated" in names[3]
+        assert early == (splits > 1, splits > 1, True, True, True)
+    assert not any(early for _, early in launches[: attention[0] - 1])
+    assert not any(early for _, early in launches[attention[-1] + 4 :])
 
-    def note(_: KernelSet, name: str, arguments: Any, **__: Any) -> None:
-        launches.append((name, isinstance(arguments, ProductFew) and bool(arguments.lets_early)))
 
-    monkeypatch.setattr(KernelSet, "launch", note)
-    backend._plans._launch_token(KvGeometry.of(backend.spec, "int8"), splits)
-    names = [name for name, _ in launches]
-    attention = [at for at, name in enumerate(names) if name.startswith("attend_token")]
-    assert len(attention) == backend.spec.num_layers > 1
-    for layer, at in enumerate(attention):
-        queries, output, gates, down = (launches[at + to] for to in (-1, 1, 2, 3))
-        assert "gated" in gates[0]
-        assert [early for _, early in (output, gates, down)] == [True] * 3
-        assert queries[1] == (layer > 0 and splits > 1)
-    behind = launches[attention[-1] + 4 :]
-    assert behind
-    assert not any(early for _, early in behind)
+def test_what_comes_behind_experts_waits_for_them(
+    card: EmulatedCard, card_compiler: EmulatedCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads logits, or who was chosen, before its own wait."""
+    launches = launches_of("tiny-qwen3moe-mix", 2, card, card_compiler, monkeypatch)
+    mixes = [at for at, (name, _) in enumerate(launches) if name == "mix_experts"]
+    assert mixes
+    for at in mixes:
+        names, early = zip(*launches[at - 3 : at], strict=True)
+        assert names[0].startswith("router")
+        assert "gated_values" in names[1]
+        assert not any(early)
+
+
+@pytest.mark.parametrize(("rows", "is_early"), [(4096, True), (2048, False)])
+def test_behind_splits_the_output_product_begins_early_where_each_processor_has_a_block_of_it(
+    rows: int, is_early: bool
+) -> None:
+    runner = NotedKernels().runner()
+    assert runner.is_spread(linear(rows, 4096), 1) == is_early
+    assert not runner.is_spread(linear(rows, 4096), 2)

@@ -134,7 +134,7 @@ KESTREL_DEVICE void prepare_head(
     if (waits) wait_for_previous();
     values.load(args.qkv + at, block.width);
     partners.template load_partners<true>(args.qkv + at, rotation);
-    if (waits && block.is_only()) let_next_start();
+    if (waits && block.is_only() && !args.lets_early) let_next_start();
     float factor = args.norm != nullptr ? values.norm_factor(block.width, args.eps) : 1.0f;
     values.change(partners, factors, turns ? factor : 1.0f);
     bool leads = lane_index() % LANES == 0;
@@ -163,7 +163,7 @@ KESTREL_DEVICE void prepare_heads(
         waits = false;
     }
     if (waits) wait_for_previous();
-    if (waits && block.is_only()) let_next_start();
+    if (waits && block.is_only() && !args.lets_early) let_next_start();
 }
 
 // Scores of the lane's head (lane / 4 of the set) and tokens.
@@ -295,10 +295,11 @@ template <int PIECES>
 KESTREL_DEVICE void attend_token(const CodeAttention& args) {
     __shared__ BlockShared<PIECES> memory;
     TokenShared<PIECES>& shared = memory.token;
+    if (args.lets_early) let_next_start();
     // Older tokens' rows, page table and position were there before the kernel before this one began. The table has room
     // for all splits of the launch.
     const uint8* const* table = args.step->pages();
-    const uint8* page = (const uint8*)load_global_address(table + warp_page(TokenBlock::earlier_split()));
+    const uint8* page = (const uint8*)load_global_address(table + warp_page(TokenBlock::earlier_split(args)));
     TokenBlock block(args);
     if (!block.sees()) return;
     if (block.keeps() && block.split > 0) page = (const uint8*)load_global_address(table + warp_page(block.split));
@@ -324,9 +325,9 @@ KESTREL_DEVICE void attend_token(const CodeAttention& args) {
     pages.keep_own(shared);
     if (block.is_only()) return;
     // Before this, blocks of the output product would find room where splits have ended, and on no other processor: two
-    // on some, none on others. The join takes longer than they take to begin.
+    // on some, none on others, unless each is to have one. The join takes longer than they take to begin.
     __syncthreads();
-    let_next_start();
+    if (!args.lets_early) let_next_start();
     join_at_last<PIECES>(args, block, memory.join);
 }
 

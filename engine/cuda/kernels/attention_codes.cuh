@@ -38,6 +38,7 @@ struct CodeAttention {
     int32 window;          // tokens that a query sees, itself among them; 0: all
     int32 rows;            // T
     int32 rotated;         // R, of each head's D
+    int32 lets_early;      // for one token, whether the next launch may begin before the row is there
     int32 joining;         // blocks of a head of keys and values that may put its splits together, at most; 1 or more
     float scale;
     float eps;

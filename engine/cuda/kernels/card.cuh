@@ -151,7 +151,7 @@ KESTREL_DEVICE void wait_for_previous() {
 // The next kernel may begin, up to its own `wait_for_previous`, once every block has come here or ended. A kernel comes
 // here behind its own `wait_for_previous`: so whatever was written two kernels before may be read without waiting. Those
 // that come here earlier say so; what is launched behind them may read without waiting only what no kernel of a step
-// writes, as weights, or what was written before the last kernel that came here behind its wait had begun.
+// writes, as weights, or what kernels before the last one that came here behind its wait have written.
 KESTREL_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");

@@ -35,10 +35,11 @@ struct ProductFew {
     int32 experts_known;   // since before the launch before this one
     int32 by_chains;       // 256 / chains, rounded up
     uint32 by_jobs;        // 2^32 / jobs_each, rounded up; 0: jobs_each is 1
+    // The next four for product_one.cu alone.
     int32 lets_early;      // the next launch may begin before this one's row is there; see `let_next_start`
-    int32 teams_shift;     // of a group there are 1, 2 or 4 teams of warps: its logarithm; see product_one.cu
+    int32 teams_shift;     // of a group there are 1, 2 or 4 teams of warps: its logarithm
     int32 late_stages;     // of each warp's ring: asked for when a row is that stands before a norm, not before; else 0
-    int32 near_stages;     // behind each warp's ring: brought near meanwhile, where a norm stands before the row
+    int32 near_stages;     // behind each warp's ring: brought near meanwhile, as far as they are of the same tile
     int32 num_experts;     // E where each block chooses: a single list of route.cuh
     int32 num_chosen;      // of them, for all rows of y
 };

@@ -24,13 +24,25 @@ struct TokenBlock {
         group = args.query_heads / args.layout.heads;
         first = oldest_seen(position, args.window) / SPLIT;
         last = position / SPLIT;
-        split = blockIdx.y == 0 ? last : (int)blockIdx.y <= last ? earlier_split() : last + 1;
+        int earlier = earlier_split(args);
+        split = (int)blockIdx.y == own_place(args) ? last : earlier < last ? earlier : last + 1;
         start = split * SPLIT;
         warps = min(SPLIT_WARPS, (position - start) / WARP_TOKENS + 1);
     }
 
-    // Which of them the block has, unless it has the token's own one, or none.
-    KESTREL_DEVICE static int earlier_split() { return max((int)blockIdx.y - 1, 0); }
+    // Which block has the token's own split: it begins before those of earlier ones. What may not be there at all is the
+    // half that comes last, or, where the next launch may begin once all blocks have begun, first: so that none of them has
+    // to wait for others to end before it begins and ends at once.
+    KESTREL_DEVICE static int own_place(const CodeAttention& args) {
+        return args.lets_early ? max((int)gridDim.y / 2 - 1, 0) : 0;
+    }
+
+    // Which of the others it has, if that is there.
+    KESTREL_DEVICE static int earlier_split(const CodeAttention& args) {
+        int place = blockIdx.y, from_end = (int)gridDim.y - 1 - place;
+        if (args.lets_early) return place <= own_place(args) ? max(from_end - 1, 0) : from_end;
+        return max(place - 1, 0);
+    }
 
     KESTREL_DEVICE bool sees() const { return split >= first && split <= last; }
     KESTREL_DEVICE bool keeps() const { return split == last; }  // the token's own keys and values

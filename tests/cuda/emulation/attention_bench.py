@@ -81,6 +81,7 @@ class AttentionBench:
         norm = NOWHERE if self.norm is None else self._put(self.norm)
         self._norm_address = norm
         self.kernels = KernelSet(card, compiler)
+        self.lets_early = False  # whether launches behind a token's may begin early
         self.runner = AttentionRunner(self.kernels, self.space, self.step, self.tables, norm_eps=NORM_EPS)
 
     def close(self) -> None:
@@ -118,6 +119,7 @@ class AttentionBench:
             geometry=self.geometry,
             shape=StepShape(count, max(splits_for(end), room)),
             out=self.out,
+            lets_early=self.lets_early,
         )
         return self.get(Address(self.out.values), count, self.spec.q_dim)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, cast
 
 from engine.cuda.arguments import ProductFew
@@ -27,7 +26,7 @@ class NotedKernels:
     def launch(self, name: str, arguments: object, *, shared_bytes: int = 0, **_: Any) -> None:
         self.shared_bytes.append(shared_bytes)
         if isinstance(arguments, ProductFew):
-            self.products.append(copy.copy(arguments))
+            self.products.append(arguments)
 
     def runner(self) -> ProductRunner:
         return ProductRunner(cast("Any", self), cast("Any", None), activations="int8x2", norm_eps=1e-6)
