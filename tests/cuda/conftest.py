@@ -11,6 +11,7 @@ import torch
 from attention_bench import AttentionBench
 from emulated_card import EmulatedCard, EmulatedCompiler, why_no_emulation
 from kernel_bench import KernelBench
+from product_bench import MakeProducts, Products
 from workbench import Workbench
 
 from engine.models.spec import AttentionSpec
@@ -83,3 +84,9 @@ def workbench(card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[W
     workbench = Workbench(card, card_compiler)
     yield workbench
     workbench.memory.free_all()
+
+
+@pytest.fixture
+def make_products(workbench: Workbench) -> MakeProducts:
+    """In a form of activations."""
+    return lambda form: Products(workbench, form)

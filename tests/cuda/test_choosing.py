@@ -108,6 +108,20 @@ def of_experts(
     return [bench.get(gated.values, chosen, gate_up.rows // 2), y]
 
 
+def chosen_both_ways(
+    products: Products, both: tuple[DeviceLinear, DeviceLinear], logits: torch.Tensor, chosen: int
+) -> list[torch.Tensor]:
+    """As `of_experts`, where each block chooses: the same bits as where a launch before has."""
+    products.space.router = products.bench.put(logits)
+    choosing = products.runner.choosing(*both, 1, taken=chosen, count=len(logits))
+    assert choosing is not None
+    experts, _ = routed(products.bench, products.space.router, len(logits), chosen)
+    expected = of_experts(products, both, Experts(experts, chosen), chosen)
+    found = of_experts(products, both, choosing, chosen)
+    assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
+    return found
+
+
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(torch.int32), other.view(torch.int32))
 
@@ -121,13 +135,7 @@ def test_the_same_experts_are_taken_with_the_same_weights(
     bench, logits = products.bench, logits_of(kind, count)
     gate_up = experts_of(bench, count, 2 * WIDTH, COLUMNS, bits=4, seed=1)
     down = experts_of(bench, count, 21, WIDTH, bits=4, seed=500)
-    products.space.router = bench.put(logits)
-    choosing = products.runner.choosing(gate_up, down, 1, taken=chosen, count=count)
-    assert choosing is not None
-    experts, _ = routed(bench, products.space.router, count, chosen)
-    expected = of_experts(products, (gate_up, down), Experts(experts, chosen), chosen)
-    found = of_experts(products, (gate_up, down), choosing, chosen)
-    assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
+    found = chosen_both_ways(products, (gate_up, down), logits, chosen)
     for normalises in (True, False):
         _, weights = routed(bench, products.space.router, count, chosen, normalises=normalises)
         here = mixed(
@@ -149,13 +157,7 @@ def test_rows_of_any_width_come_while_experts_are_chosen(
     bench = products.bench
     gate_up = experts_of(bench, count, 2 * WIDTH, columns, bits=bits, seed=1)
     down = experts_of(bench, count, 40, WIDTH, bits=bits, seed=9)
-    products.space.router = bench.put(logits_of("any", count))
-    choosing = products.runner.choosing(gate_up, down, 1, taken=chosen, count=count)
-    assert choosing is not None
-    experts, _ = routed(bench, products.space.router, count, chosen)
-    expected = of_experts(products, (gate_up, down), Experts(experts, chosen), chosen)
-    found = of_experts(products, (gate_up, down), choosing, chosen)
-    assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
+    chosen_both_ways(products, (gate_up, down), logits_of("any", count), chosen)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ one behind the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from emulated_card import EmulatedCard, EmulatedCompiler
-from product_bench import Products
-from workbench import Workbench, random, strip_of
+from product_bench import MakeProducts, Products
+from workbench import Workbench, one_matrix, random, strip_of
 
 from engine.config import Activations
 from engine.cpu.matrices import Dense, Joined, Matrix
@@ -23,20 +23,6 @@ from engine.cuda.product_rows import Experts
 from engine.weights.strips import BLOCK
 
 FORMS: list[Activations] = ["int8", "int8x2"]
-
-MakeProducts = Callable[[Activations], Products]
-
-
-@pytest.fixture
-def make(card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[MakeProducts]:
-    """Products in that form."""
-    bench = Workbench(card, card_compiler)
-    yield lambda form: Products(bench, form)
-    bench.memory.free_all()
-
-
-def one_matrix(*shape: int, **form: Any) -> StripMatrix:
-    return StripMatrix(strip_of(*shape, **form))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -62,9 +48,9 @@ def test_gates_are_what_their_products_and_a_gate_are(
     rows: int,
     bits: int,
     form: Activations,
-    make: MakeProducts,
+    make_products: MakeProducts,
 ) -> None:
-    products = make(form)
+    products = make_products(form)
     linear = products.bench.linear(one_matrix(2 * width, columns, bits=bits, **scales))
     source, _ = products.normed(random(rows, columns, seed=5), 1 + random(columns, seed=3) / 4)
     one_by_one = products.bench.activation_room(rows, width, form)
@@ -115,10 +101,10 @@ def test_gates_have_the_same_bits_with_any_number_of_teams_and_chains(
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("width", "columns"), [(32, 32), (160, 96), (320, 512), (96, 1024), (32, 4128)])
 def test_gates_that_ask_for_weights_late_have_the_same_bits(
-    width: int, columns: int, bits: int, form: Activations, make: MakeProducts
+    width: int, columns: int, bits: int, form: Activations, make_products: MakeProducts
 ) -> None:
     """Also where a warp asks for fewer stages than it has late ones."""
-    products = make(form)
+    products = make_products(form)
     linear = products.bench.linear(one_matrix(2 * width, columns, bits=bits))
     source, _ = products.normed(random(1, columns, seed=5), 1 + random(columns, seed=3) / 4)
     made, expected = products.gates(linear, source, 1)
@@ -139,10 +125,10 @@ def test_gates_of_experts_are_too_and_stay_numbers(
     tokens: int,
     bits: int,
     form: Activations,
-    make: MakeProducts,
+    make_products: MakeProducts,
 ) -> None:
     """What reads them makes the codes that it needs, as if they had come as codes."""
-    products, rows = make(form), 2 * tokens
+    products, rows = make_products(form), 2 * tokens
     bench = products.bench
     gate_up = bench.linear(
         *[one_matrix(2 * width, columns, bits=bits, seed=seed, **scales) for seed in range(3)]
@@ -167,11 +153,11 @@ def test_gates_of_experts_are_too_and_stay_numbers(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scales", [{}, {"group": 256, "offsets": True}], ids=str)
 def test_gates_of_a_prompt_come_in_8_bits_and_are_not_written_as_numbers(
-    scales: dict[str, Any], form: Activations, make: MakeProducts, monkeypatch: pytest.MonkeyPatch
+    scales: dict[str, Any], form: Activations, make_products: MakeProducts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the kernels of prompts, however few its rows."""
     monkeypatch.setattr("engine.cuda.many_rows._DENSE", ("medium", "general"))
-    products, rows, width = make(form), 19, 96
+    products, rows, width = make_products(form), 19, 96
     bench = products.bench
     linear = bench.linear(one_matrix(2 * width, 256, bits=4, **scales))
     source, _ = products.normed(random(rows, 256, seed=5), 1 + random(256, seed=3) / 4)
@@ -193,11 +179,16 @@ def test_gates_of_a_prompt_come_in_8_bits_and_are_not_written_as_numbers(
     ("rows", "kind"), [(1, "one_gated_values"), (9, "short"), (32, "medium")], ids=["1", "9", "32"]
 )
 def test_gates_stay_numbers_where_numbers_are_multiplied_with_them(
-    rows: int, kind: str, columns: int, form: Activations, make: MakeProducts, monkeypatch: pytest.MonkeyPatch
+    rows: int,
+    kind: str,
+    columns: int,
+    form: Activations,
+    make_products: MakeProducts,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also behind a row that takes two steps, of which this kernel has no form of its own."""
     monkeypatch.setattr("engine.cuda.many_rows._DENSE", ("medium",))
-    products, width = make(form), 96
+    products, width = make_products(form), 96
     bench = products.bench
     linear = bench.linear(one_matrix(2 * width, columns, bits=4))
     source, _ = products.normed(random(rows, columns, seed=5), 1 + random(columns, seed=3) / 4)
@@ -213,9 +204,9 @@ def test_gates_stay_numbers_where_numbers_are_multiplied_with_them(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scales", [{}, {"group": 256, "offsets": True}], ids=str)
 def test_gates_of_experts_whose_rows_are_grouped_come_in_8_bits(
-    scales: dict[str, Any], form: Activations, make: MakeProducts
+    scales: dict[str, Any], form: Activations, make_products: MakeProducts
 ) -> None:
-    products, tokens, taken, width = make(form), 13, 2, 96
+    products, tokens, taken, width = make_products(form), 13, 2, 96
     bench, rows = products.bench, tokens * taken
     gate_up = bench.linear(*[one_matrix(2 * width, 256, bits=4, seed=seed, **scales) for seed in range(4)])
     down = bench.linear(*[one_matrix(21, width, bits=4, seed=9 + seed) for seed in range(4)])
@@ -242,8 +233,8 @@ def test_gates_of_experts_whose_rows_are_grouped_come_in_8_bits(
 
 
 @pytest.mark.parametrize("case", ["float", "a bias", "numbers", "a width of half tiles", "two forms"])
-def test_gates_that_are_not_made_together_are_left_to_others(case: str, make: MakeProducts) -> None:
-    products = make("float" if case == "float" else "int8x2")
+def test_gates_that_are_not_made_together_are_left_to_others(case: str, make_products: MakeProducts) -> None:
+    products = make_products("float" if case == "float" else "int8x2")
     matrix: Matrix = one_matrix(64, 64, bits=8)
     match case:
         case "a bias":

@@ -12,10 +12,9 @@ import pytest
 import torch
 from emulated_card import EmulatedCard, EmulatedCompiler
 from product_bench import Products
-from workbench import Workbench, random, strip_of
+from workbench import Workbench, one_matrix, random
 
 from engine.config import Activations
-from engine.cpu.strip_matrix import StripMatrix
 from engine.cuda.matrices import DeviceLinear
 from engine.cuda.product_rows import Experts, Normed
 
@@ -51,10 +50,6 @@ def on_both(make_card: Callable[..., EmulatedCard], card_compiler: EmulatedCompi
     for bench in benches:
         if not bench.card.failed:
             bench.memory.free_all()
-
-
-def one_matrix(*shape: int, **form: Any) -> StripMatrix:
-    return StripMatrix(strip_of(*shape, **form))
 
 
 def is_large(products: Products) -> bool:

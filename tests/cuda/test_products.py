@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from emulated_card import EmulatedCard, EmulatedCompiler
-from product_bench import Products
-from workbench import Workbench, agrees, dense_of, random, strip_of
+from product_bench import MakeProducts, Products
+from workbench import Workbench, agrees, dense_of, one_matrix, random, strip_of
 
 from engine.config import Activations
 from engine.cpu.activations import rounded
@@ -27,17 +27,6 @@ FORMS: list[Activations] = ["int8", "int8x2"]
 FEW = [1, 2, 3, 4]
 
 
-MakeProducts = Callable[[Activations], Products]
-
-
-@pytest.fixture
-def make(card: EmulatedCard, card_compiler: EmulatedCompiler) -> Iterator[MakeProducts]:
-    """Products in that form."""
-    bench = Workbench(card, card_compiler)
-    yield lambda form: Products(bench, form)
-    bench.memory.free_all()
-
-
 @pytest.fixture
 def _four_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to four rows are made together, whether or not that is quickest, and on a card of little memory."""
@@ -46,10 +35,6 @@ def _four_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows_of_all_sizes(rows: int, columns: int) -> torch.Tensor:
     return random(rows, columns, seed=5) * torch.logspace(-3, 3, rows)[:, None]
-
-
-def one_matrix(*shape: int, **form: Any) -> StripMatrix:
-    return StripMatrix(strip_of(*shape, **form))
 
 
 # outputs, columns, and how scales are
@@ -69,10 +54,10 @@ STRIPS = [
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("outputs", "columns", "scales"), STRIPS)
 def test_codes_with_rows_that_stay_numbers(
-    outputs: int, columns: int, scales: dict[str, Any], bits: int, make: MakeProducts
+    outputs: int, columns: int, scales: dict[str, Any], bits: int, make_products: MakeProducts
 ) -> None:
     matrix = one_matrix(outputs, columns, bits=bits, **scales)
-    x, products = rows_of_all_sizes(11, columns), make("float")
+    x, products = rows_of_all_sizes(11, columns), make_products("float")
     linear = products.bench.linear(matrix)
     found = products.run(linear, x, rows=11)
     assert products.launched == [f"product_codes{bits}_float_many"]
@@ -87,11 +72,16 @@ def test_codes_with_rows_that_stay_numbers(
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("outputs", "columns", "scales"), STRIPS)
 def test_codes_with_rows_of_codes_however_many(
-    outputs: int, columns: int, scales: dict[str, Any], bits: int, form: Activations, make: MakeProducts
+    outputs: int,
+    columns: int,
+    scales: dict[str, Any],
+    bits: int,
+    form: Activations,
+    make_products: MakeProducts,
 ) -> None:
     """Few rows and many are made by different kernels: a row's bits are the same."""
     matrix = one_matrix(outputs, columns, bits=bits, **scales)
-    x, products = rows_of_all_sizes(19, columns), make(form)
+    x, products = rows_of_all_sizes(19, columns), make_products(form)
     linear = products.bench.linear(matrix)
     many = products.run(linear, x, rows=19)
     assert products.launched[0].rsplit("_", 1)[1] not in ("one", "few")
@@ -106,10 +96,10 @@ def test_codes_with_rows_of_codes_however_many(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("outputs", "columns"), [(1, 1), (21, 288), (8, 77), (10, 4128)])
-def test_numbers(outputs: int, columns: int, dtype: torch.dtype, make: MakeProducts) -> None:
+def test_numbers(outputs: int, columns: int, dtype: torch.dtype, make_products: MakeProducts) -> None:
     weight = random(outputs, columns, seed=2).to(dtype)
     matrix = Dense(weight) if dtype == torch.float32 else Widened(weight)
-    x, products = random(9, columns, seed=5), make("int8x2")
+    x, products = random(9, columns, seed=5), make_products("int8x2")
     linear = products.bench.linear(matrix)
 
     def run(rows: torch.Tensor) -> torch.Tensor:
@@ -125,8 +115,10 @@ def test_numbers(outputs: int, columns: int, dtype: torch.dtype, make: MakeProdu
 @pytest.mark.usefixtures("_four_are_few")
 @pytest.mark.parametrize("form", ["float", *FORMS])
 @pytest.mark.parametrize("rows", [1, 3, 9])
-def test_a_bias_is_added_and_so_is_what_was_there(rows: int, form: Activations, make: MakeProducts) -> None:
-    products = make(form)
+def test_a_bias_is_added_and_so_is_what_was_there(
+    rows: int, form: Activations, make_products: MakeProducts
+) -> None:
+    products = make_products(form)
     bias, y, x = random(21, seed=8), random(rows, 21, seed=9), random(rows, 64, seed=5)
     linear = products.bench.linear(StripMatrix(strip_of(21, 64, bits=8), bias))
     plain = products.run(DeviceLinear(linear.parts, NOWHERE), x, rows=rows)
@@ -138,7 +130,9 @@ def test_a_bias_is_added_and_so_is_what_was_there(rows: int, form: Activations, 
 @pytest.mark.usefixtures("_four_are_few")
 @pytest.mark.parametrize("form", ["float", *FORMS])
 @pytest.mark.parametrize("rows", [1, 2, 9])
-def test_members_of_different_kinds_fill_one_row(rows: int, form: Activations, make: MakeProducts) -> None:
+def test_members_of_different_kinds_fill_one_row(
+    rows: int, form: Activations, make_products: MakeProducts
+) -> None:
     members: list[Matrix] = [
         one_matrix(5, 64, bits=8),
         one_matrix(12, 64, bits=4, seed=4),
@@ -147,7 +141,7 @@ def test_members_of_different_kinds_fill_one_row(rows: int, form: Activations, m
         one_matrix(16, 64, bits=4, seed=7),
     ]
     matrix = Joined(members, random(68, seed=7))
-    products, x = make(form), random(rows, 64, seed=9)
+    products, x = make_products(form), random(rows, 64, seed=9)
     linear = products.bench.linear(matrix)
     assert [part.rows for part in linear.parts] == [5, 12, 3, 48]  # whole tiles of one form are one part
     found = products.run(linear, x, rows=rows)
@@ -167,11 +161,11 @@ def test_members_of_different_kinds_fill_one_row(rows: int, form: Activations, m
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("scales", [{}, {"group": 256, "offsets": True}, {"narrow": False}], ids=str)
 def test_each_row_takes_its_experts(
-    scales: dict[str, Any], bits: int, form: Activations, make: MakeProducts
+    scales: dict[str, Any], bits: int, form: Activations, make_products: MakeProducts
 ) -> None:
     """As if each were the only one, bit for bit."""
     experts = [one_matrix(37, 256, bits=bits, seed=seed, **scales) for seed in range(5)]
-    products, x = make(form), random(4, 256, seed=5)
+    products, x = make_products(form), random(4, 256, seed=5)
     linear = products.bench.linear(*experts)
     chosen = torch.tensor([[0, 1, 3], [0, 1, 4], [1, 2, 4], [2, 3, 4]], dtype=torch.int32)
     found = products.run(linear, x, rows=12, experts=Experts(products.bench.put(chosen), 3)).view(4, 3, 37)
@@ -184,11 +178,11 @@ def test_each_row_takes_its_experts(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tokens", [1, 3, 8])
 def test_experts_whose_rows_do_not_share_their_input(
-    tokens: int, form: Activations, make: MakeProducts
+    tokens: int, form: Activations, make_products: MakeProducts
 ) -> None:
     """As behind the gates: each row of y has one of x."""
     experts = [one_matrix(40, 96, bits=4, seed=seed) for seed in range(3)]
-    products, x = make(form), random(2 * tokens, 96, seed=5)
+    products, x = make_products(form), random(2 * tokens, 96, seed=5)
     linear = products.bench.linear(*experts)
     chosen = torch.tensor([[0, 2], [1, 2], [0, 1], [0, 2]] * 2, dtype=torch.int32)[:tokens].reshape(-1)
     found = products.run(linear, x, rows=2 * tokens, experts=Experts(products.bench.put(chosen), 1))
@@ -198,9 +192,11 @@ def test_experts_whose_rows_do_not_share_their_input(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_that_are_grouped_by_expert_have_the_same_bits(form: Activations, make: MakeProducts) -> None:
+def test_rows_that_are_grouped_by_expert_have_the_same_bits(
+    form: Activations, make_products: MakeProducts
+) -> None:
     experts = [one_matrix(40, 96, bits=4, seed=seed) for seed in range(4)]
-    products, x = make(form), random(7, 96, seed=5)
+    products, x = make_products(form), random(7, 96, seed=5)
     linear = products.bench.linear(*experts)
     generator = torch.Generator().manual_seed(1)
     chosen = torch.stack([torch.randperm(4, generator=generator)[:2].sort().values for _ in range(7)])
@@ -213,9 +209,9 @@ def test_rows_that_are_grouped_by_expert_have_the_same_bits(form: Activations, m
     assert torch.equal(*found)
 
 
-def test_experts_of_different_kinds_are_refused(make: MakeProducts) -> None:
+def test_experts_of_different_kinds_are_refused(make_products: MakeProducts) -> None:
     with pytest.raises(UnsupportedModelError, match="different ways"):
-        make("float").bench.linear(Dense(random(4, 32)), one_matrix(4, 32, bits=8))
+        make_products("float").bench.linear(Dense(random(4, 32)), one_matrix(4, 32, bits=8))
 
 
 @pytest.mark.usefixtures("_four_are_few")
@@ -230,9 +226,9 @@ def test_a_norm_that_is_part_of_a_product_changes_no_bit(
     scales: dict[str, Any],
     bits: int,
     form: Activations,
-    make: MakeProducts,
+    make_products: MakeProducts,
 ) -> None:
-    products = make(form)
+    products = make_products(form)
     linear = products.bench.linear(one_matrix(outputs, columns, bits=bits, **scales))
     source, behind = products.normed(rows_of_all_sizes(rows, columns), 1 + random(columns, seed=3) / 4)
     expected = products.run(linear, behind, rows=rows)
@@ -245,9 +241,9 @@ def test_a_norm_that_is_part_of_a_product_changes_no_bit(
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("columns", [4096, 4128, 5120, 8192, 8224])
 def test_nor_does_it_where_the_row_takes_two_steps(
-    columns: int, bits: int, form: Activations, make: MakeProducts
+    columns: int, bits: int, form: Activations, make_products: MakeProducts
 ) -> None:
-    products = make(form)
+    products = make_products(form)
     linear = products.bench.linear(one_matrix(7, columns, bits=bits))
     row = random(1, columns, seed=5) * torch.linspace(0.01, 5, columns)
     source, behind = products.normed(row, 1 + random(columns, seed=3) / 4)
@@ -262,11 +258,11 @@ def test_nor_does_it_where_the_row_takes_two_steps(
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("form", ["float", *FORMS])
 def test_what_is_no_number_reaches_its_own_row_alone(
-    bad: float, form: Activations, rows: int, make: MakeProducts
+    bad: float, form: Activations, rows: int, make_products: MakeProducts
 ) -> None:
     x = random(rows, 64, seed=5)
     x[rows // 2, 40] = bad
-    products = make(form)
+    products = make_products(form)
     found = products.run(products.bench.linear(one_matrix(9, 64, bits=8)), x, rows=rows)
     lost = torch.arange(rows) == rows // 2
     assert found[~lost].isfinite().all()

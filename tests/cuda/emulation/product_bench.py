@@ -95,3 +95,6 @@ class Products:
         norm = Norm(x=source.values, weight=source.weight, out=out, eps=EPS)
         self.bench.kernels.launch("rms_norm", norm, grid=(len(x), 1, 1))
         return source, out
+
+
+MakeProducts = Callable[[Activations], Products]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from emulated_card import EmulatedCard, EmulatedCompiler
 
@@ -98,6 +100,11 @@ def strip_of(
         added = random(*scales.shape, seed=seed + 1) / 8
         added = added.half().float() if narrow else added
     return Strip(strip.bits, strip.group, strip.codes, scales, added)
+
+
+def one_matrix(*shape: int, **form: Any) -> StripMatrix:
+    """form: as of `strip_of`."""
+    return StripMatrix(strip_of(*shape, **form))
 
 
 def dense_of(matrix: Matrix) -> torch.Tensor:
